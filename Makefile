@@ -1,0 +1,37 @@
+# Every habit is one line. Each target sets up what it needs; a second run starts in seconds.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+TORCH := 2.13.0
+
+.PHONY: demo test test-integration lint bench docs clean
+
+demo: $(VENV)/.ready
+	$(BIN)/aegis demo
+
+test: $(VENV)/.ready
+	$(BIN)/python -m pytest -m "not integration" tests
+
+test-integration: $(VENV)/.ready
+	$(BIN)/python -m pytest -m integration tests
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: $(VENV)/.ready
+	$(BIN)/python -m aegis_proto.docs docs
+
+bench: $(VENV)/.ready
+	$(BIN)/python bench/run_all.py
+
+# torch first and by pip alone: no resolver may choose another build.
+$(VENV)/.ready: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/pip install -q torch==$(TORCH)
+	$(BIN)/pip install -q -e '.[demo,dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,360 @@
+"""The wire messages (names of the seed, JSON by msgspec) and the type of `data` for each (type, phase).
+
+Reads and writes nothing. `decode` refuses what is not a message of this or a lower version with `BadMessage`, never with anything else.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from aegis_proto import WIRE_VERSION
+from aegis_proto.phases import FactKind, MessageType
+
+MAX_REPORT = 8192
+"""Bytes of one report; larger things travel by BLOBS."""
+
+
+class BadMessage(ValueError):
+    """Not a message of ours: goes to the dead-letter stream."""
+
+
+class Message(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One report of a worker (or, rendered for tools, one order). First seven fields: the seed's; the rest ours."""
+
+    AegisName: str
+    AegisNamespace: str
+    podName: str  # "master" = an order to all
+    type: MessageType
+    phase: str = ""
+    data: msgspec.Raw = msgspec.Raw(b"null")
+    timeStamp: int = 0  # ms
+    v: int = WIRE_VERSION
+    uid: str = ""
+    era: str = ""
+    attempt: int = 0
+    boot: str = ""
+    incarnation: int = 0
+    seqNum: int = 0
+
+
+class PendingData(msgspec.Struct, frozen=True, omit_defaults=True):
+    """ACK without a round: "I am here". `running`/`incarnation` let a new era adopt a training that never stopped."""
+
+    podIP: str = ""
+    nodeName: str = ""
+    running: bool = False
+    incarnation: int = -1
+    exitCode: int | None = None
+    podUid: str = ""
+    stopped: int = -1
+
+
+class AckData(msgspec.Struct, frozen=True, omit_defaults=True):
+    """ACK of an order round."""
+
+    pid: int = 0
+
+
+class CheckResult(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One check of one worker. First four fields: the seed's."""
+
+    CheckType: str
+    Pass: bool
+    Result: str = ""
+    TimeStamp: int = 0  # ms
+    duration: float = 0.0  # seconds
+    node: str = ""
+    code: str = ""  # machine-readable finding
+    values: dict[str, float] = {}
+
+
+class CheckResponse(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Finish of bootcheck or troubleshoot. Also says that the child's tree is gone, and where a run could listen."""
+
+    results: tuple[CheckResult, ...] = ()
+    addr: str = ""
+    port: int = 0
+    treeGone: bool = True
+
+
+class FinishData(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Finish of the command: all processes of this worker ended with 0."""
+
+    exitCode: int = 0
+    step: int = -1
+
+
+class ErrorData(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Error: in `command`, the child failed; elsewhere, the worker could not diagnose."""
+
+    reason: str = "error"  # phases.LostReason
+    exitCode: int | None = None
+    signal: int = 0
+    rank: int = -1
+    message: str = ""  # one line, <= 500 characters
+    diedAt: int = 0  # ms
+    ranFor: float = 0.0  # seconds
+    pids: int = 0
+
+
+class StoppedData(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The child of `incarnation` and its whole tree are gone (or `clean` is false: something would not die)."""
+
+    incarnation: int = -1
+    clean: bool = True
+    leaving: bool = False
+    exitCode: int | None = None
+
+
+class HangData(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`kind` hang | slow marks the pod; `cleared` withdraws the mark."""
+
+    kind: str = "hang"
+    cleared: bool = False
+    silence: float = 0.0  # seconds
+    rank: int = -1
+    message: str = ""
+
+
+class Heartbeat(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Core NATS, every 5 s. Judged by arrival and by a rising (boot, n); never by comparing two clocks."""
+
+    boot: str
+    n: int
+    attempt: int = 0
+    incarnation: int = 0
+    seqNum: int = 0
+    running: bool = False
+    step: int = -1
+    queued: int = 0  # reports not yet acknowledged by the bus
+
+
+class Fact(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the platform, a verdict or an authorised person says about a pod or a job. Never written by an agent."""
+
+    kind: FactKind
+    uid: str
+    attempt: int = 0
+    node: str = ""
+    exitCode: int | None = None
+    signal: int = 0
+    at: int = 0  # ms, when it happened, by the teller's clock
+    message: str = ""
+    who: str = ""
+    lastWord: str = ""  # termination message of the agent, JSON
+    grace: float | None = None
+    settings: dict[str, str] = {}
+    step: int = -1
+    v: int = WIRE_VERSION
+
+
+class Place(msgspec.Struct, frozen=True, omit_defaults=True):
+    """CTL `aegis.place.<job>.<pod>`: the key (uid, pod, attempt) and where it went."""
+
+    uid: str
+    pod: str
+    attempt: int
+    node: str
+    slot: str
+    at: int = 0
+    released: bool = False
+    v: int = WIRE_VERSION
+
+
+class Slot(msgspec.Struct, frozen=True, omit_defaults=True):
+    """NODES `aegis.node.<n>.slot.<i>`: desired content of a slot. `job == ""` = empty. Read only by its daemon and the job controller."""
+
+    job: str = ""
+    uid: str = ""
+    namespace: str = ""
+    pod: str = ""
+    attempt: int = 0
+    workers: int = 0
+    spec: msgspec.Raw = msgspec.Raw(b"null")  # state.JobSpec
+    token: str = ""  # join token for exactly this (uid, pod, attempt)
+    credentials: str = ""  # host:port of the gRPC service
+    plainAddr: str = ""
+    plainPort: int = 0
+    stop: bool = False  # keep the record, end the process
+    keepFailed: bool = False
+    v: int = WIRE_VERSION
+
+
+class NodeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Registration of a node daemon."""
+
+    node: str
+    host: str = ""
+    addr: str = ""
+    slots: int = 1
+    gpus: int = 0
+    gpuType: str = ""
+    boot: str = ""
+    labels: dict[str, str] = {}
+    virtual: bool = False
+    version: str = ""
+    at: int = 0
+    v: int = WIRE_VERSION
+
+
+class SlotStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one slot of a node really holds."""
+
+    slot: str
+    job: str = ""
+    uid: str = ""
+    pod: str = ""
+    attempt: int = 0
+    state: str = "empty"  # empty | running | gone
+    pid: int = 0
+    exitCode: int | None = None
+    signal: int = 0
+    at: int = 0
+    plain: bool = False
+    lastWord: str = ""
+    clean: bool = True
+    message: str = ""
+
+
+class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+    """NODES `aegis.node.<n>.status`: everything the daemon holds, sent whole on every change."""
+
+    node: str
+    boot: str
+    n: int
+    slots: tuple[SlotStatus, ...] = ()
+    at: int = 0
+    v: int = WIRE_VERSION
+
+
+class Taint(msgspec.Struct, frozen=True, omit_defaults=True):
+    """NODES `aegis.node.<n>.taint`: exclusion of a node for all jobs, with reason and end."""
+
+    node: str
+    excluded: bool
+    reason: str = ""
+    by: str = ""
+    verdict: str = ""
+    at: int = 0
+    until: int = 0  # ms; 0 = until lifted
+    v: int = WIRE_VERSION
+
+
+class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A finding with cause, suspect and evidence."""
+
+    id: str
+    service: str
+    cause: str
+    suspects: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    confidence: float = 0.0
+    sentence: str = ""
+    sentenceZh: str = ""
+    job: str = ""
+    incarnation: int = -1
+    at: int = 0
+    v: int = WIRE_VERSION
+
+
+class AegisLog(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Structured fault-tolerance log line (the seed's)."""
+
+    PodName: str
+    PodIP: str = ""
+    NodeName: str = ""
+    NodeIP: str = ""
+    TimeStamp: int = 0
+    Phase: str = ""
+    Message: str = ""
+
+
+class JobEvent(msgspec.Struct, frozen=True, omit_defaults=True):
+    """EVENTS `aegis.job.<j>.event`: one decision, for people and tools. `eventId` lets a reader drop doubles."""
+
+    eventId: str
+    job: str
+    namespace: str
+    type: str
+    time: str  # RFC 3339
+    incarnation: int
+    seqNum: int
+    phase: str
+    cause: str = ""
+    pod: str = ""
+    node: str = ""
+    recoverCount: int = 0
+    retries: str = ""
+    message: str = ""
+    messageZh: str = ""
+    counted: bool = False
+    v: int = WIRE_VERSION
+
+
+class LeaseData(msgspec.Struct, frozen=True, omit_defaults=True):
+    """CTL `aegis.lease.<replica>`: this replica lives, and what it can read."""
+
+    replica: str
+    service: str = "master"
+    reads: int = WIRE_VERSION
+    host: str = ""
+    pid: int = 0
+
+
+DATA_TYPES: dict[tuple[str, str], type[msgspec.Struct]] = {
+    ("ACK", ""): PendingData,
+    ("ACK", "bootcheck"): AckData,
+    ("ACK", "command"): AckData,
+    ("ACK", "troubleshoot"): AckData,
+    ("ACK", "stop"): StoppedData,
+    ("ACK", "check"): CheckResult,
+    ("Finish", "bootcheck"): CheckResponse,
+    ("Finish", "troubleshoot"): CheckResponse,
+    ("Finish", "command"): FinishData,
+    ("Error", "bootcheck"): ErrorData,
+    ("Error", "troubleshoot"): ErrorData,
+    ("Error", "command"): ErrorData,
+    ("Error", "hang"): HangData,
+}
+"""(type, phase) -> type of `data`. Anything else is a BadMessage."""
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+_encoder = msgspec.json.Encoder()
+_decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
+
+
+def encode(obj: object) -> bytes:
+    """JSON of any struct of this package."""
+    return _encoder.encode(obj)
+
+
+def decode(kind: type[T], data: bytes | bytearray | memoryview | msgspec.Raw) -> T:
+    """Decode and check the version; BadMessage on anything that is not a `kind` we can read."""
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders[kind] = msgspec.json.Decoder(kind)
+    try:
+        obj = decoder.decode(bytes(data) if isinstance(data, msgspec.Raw) else data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadMessage(f"not a {kind.__name__}: {error}") from None
+    if getattr(obj, "v", 0) > WIRE_VERSION:
+        raise BadMessage(f"{kind.__name__} of version {obj.v}: this process reads up to {WIRE_VERSION}")
+    return obj  # type: ignore[no-any-return]
+
+
+def decode_data(message: Message) -> msgspec.Struct:
+    """The typed `data` of a message; BadMessage when (type, phase) is unknown or the data does not fit."""
+    kind = DATA_TYPES.get((message.type.value, message.phase))
+    if kind is None:
+        raise BadMessage(f"no data type for ({message.type.value}, {message.phase!r})")
+    raw = bytes(message.data)
+    return decode(kind, b"{}" if raw == b"null" else raw)
+
+
+def raw(obj: object) -> msgspec.Raw:
+    """A struct as the `data` of a Message."""
+    return msgspec.Raw(_encoder.encode(obj))

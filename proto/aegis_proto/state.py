@@ -1,0 +1,239 @@
+"""The state of a job: a head and shards of pods (DESIGN.md §3, "Job state").
+
+Frozen structs: the phase machine makes new ones and leaves the old; a shard is dirty when it is another object than before.
+Sizes measured by `bench/commit_scale.py`: the head stays <= 16 KB, a shard of 256 pods <= 48 KB.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from aegis_proto import WIRE_VERSION
+from aegis_proto.phases import FailedReason, LedgerState, Mode, OrderPhase, Phase
+
+SHARD = 256
+"""Pods per shard."""
+RECENT = 16
+"""Transitions kept in the head, so that a reader of STORY can heal a gap."""
+
+
+class Owner(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
+    """Which replica may write the head, and for the how-many-th time ownership changed."""
+
+    replica: str = ""
+    term: int = 0
+
+
+class Deadline(msgspec.Struct, frozen=True):
+    """A duration, measured from the server's timestamp of the commit that set it (`since` = seqNum and incarnation it belongs to)."""
+
+    kind: str  # placing | round | hang | pending
+    seconds: float
+    seqNum: int
+    incarnation: int
+    setAt: int
+    """Server time (ms since 1970) of the commit that set it; 0 in the commit itself, filled by the owner when it reads it back."""
+
+
+class ErrorNode(msgspec.Struct, frozen=True):
+    """A node this job must not use again. The four of the seed: pod, node, reason code, time."""
+
+    name: str
+    reason: str
+    timeStamp: int  # ms
+    podName: str = ""
+    verdict: str = ""
+
+
+class Order(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What everybody is asked to do. Part of the head: decided = ordered, in one message.
+
+    `attempts` names the attempt of every place as runs `[attempt, count]` in pod order; an agent acts only on an order that names its own.
+    `exceptions` maps a pod name to another order phase (hangWithQuit for a pod that leaves).
+    """
+
+    phase: OrderPhase
+    seqNum: int
+    incarnation: int
+    attempts: tuple[tuple[int, int], ...] = ()
+    exceptions: dict[str, OrderPhase] = {}
+    masterAddr: str = ""
+    masterPort: int = 0
+    exitCode: int = 0
+    """With `quit`: the code the agents leave with."""
+
+
+class Transition(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line of the story of a job."""
+
+    timeStamp: int  # ms
+    phaseFrom: Phase
+    phaseTo: Phase
+    seqNum: int
+    incarnation: int
+    recoverCount: int
+    retries: str
+    """`1:0:0`, at most 16 places, then `...` (the odd ones first)."""
+    cause: str
+    """Short code: LostReason, or ready, pass, finish, deadline, stop ..."""
+    podName: str = ""
+    nodeName: str = ""
+    message: str = ""
+    counted: bool = False
+
+
+class Ledger(msgspec.Struct, frozen=True):
+    """Milliseconds spent in each state so far, and the state that runs now. Closed by the next transition."""
+
+    state: LedgerState = LedgerState.QUEUED
+    since: int = 0  # ms
+    totals: dict[str, int] = {}
+
+
+class Pod(msgspec.Struct, frozen=True, array_like=True):
+    """One place of the job. Array-encoded: the order of the fields is the wire format; only append."""
+
+    ip: str = ""
+    node: str = ""
+    innerPhase: Phase = Phase.PENDING
+    finished: bool = False
+    retries: int = 0
+    reason: str = ""  # lastFailedReason, <= 64 characters
+    ts: int = 0  # ms, updatedTimestamp
+    attempt: int = 1
+    boot: str = ""  # "" = place not filled
+    uid: str = ""  # platform's id of the pod, where it has one
+    stopped: int = -1  # incarnation whose tree is verified gone
+    acked: int = 0  # seqNum last acknowledged
+    suspect: bool = False
+    toQuit: bool = False
+    mark: str = ""  # "" | hang | slow
+    uncounted: int = 0
+    exitCode: int | None = None  # of the last run of the command
+    gone: bool = False
+    """The present attempt is known to be gone (process, tree): a higher attempt may be placed. False while it may still live."""
+    errored: bool = False
+    """Reported Error in the present round (could not diagnose)."""
+
+    @property
+    def present(self) -> bool:
+        return self.boot != ""
+
+
+class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a user submits. `validate` (in `job.py`) gives the errors of INTERFACE.md §6."""
+
+    name: str
+    command: tuple[str, ...] = ()
+    """The user's command line as argv; `("sh", "-c", text)` for `-c text`."""
+    namespace: str = "default"
+    env: dict[str, str] = {}
+    cwd: str = ""
+    workers: int = 1
+    nprocPerNode: int = 1
+    maxRetry: int = 3
+    retryResetAfter: float = 0.0  # seconds of healthy time that give the budget back; 0 = never (the seed's rule)
+    spares: int = 0
+    gpuType: str = ""
+    priority: int = 0
+    cluster: str = ""
+    user: str = ""
+    family: str = ""
+    riskTolerance: str = "normal"  # low | normal | high
+    allowInject: bool = False
+    stopGrace: float = 15.0  # seconds
+    preemptGrace: float = 300.0
+    hangTimeout: float = 600.0
+    firstStepTimeout: float = 3600.0
+    placingTimeout: float = 1800.0
+    pendingTimeout: float = 600.0
+    roundTimeout: float = 600.0
+    maxUncounted: int = 3
+    checkpointDir: str = ""
+    nodes: tuple[str, ...] = ()  # only these nodes, when given
+    exclude: tuple[str, ...] = ()
+    masterPortRange: tuple[int, int] = (20000, 29999)
+    labels: dict[str, str] = {}
+
+
+class Head(msgspec.Struct, frozen=True):
+    """Everything of a job but its pods. CAS on this message is the fence."""
+
+    job: str
+    name: str
+    namespace: str
+    uid: str
+    workerNum: int
+    maxRetry: int
+    v: int = WIRE_VERSION
+    era: str = ""
+    owner: Owner = Owner()
+    cursor: int = 0
+    """Stream sequence of the last applied message of REPORTS."""
+    phase: Phase = Phase.PENDING
+    mode: Mode = Mode.MANAGED
+    recoverCount: int = 0
+    shouldQuit: bool = False
+    failedReason: FailedReason | None = None
+    seqNum: int = 0
+    incarnation: int = 0
+    """Number of the present run of the command: 0 until and during the first."""
+    started: bool = False
+    """RunCommand was entered at least once."""
+    booted: bool = False
+    """BootChecking was passed once in this job."""
+    countedIncarnation: int = -1
+    countedPod: str = ""
+    """Who holds the count of `countedIncarnation`; may move once until alignment."""
+    countedEvidence: int = 0
+    """Strength of the evidence that placed the count (see `aegis_master.machine`)."""
+    countMoved: bool = False
+    stopOrderAt: int = 0  # ms; a loss after it never moves a count
+    massQuitRounds: int = 0
+    portRetries: int = 0
+    suspended: bool = False
+    masterAddr: str = ""
+    masterPort: int = 0
+    deadline: Deadline | None = None
+    counts: dict[str, int] = {}
+    """Pods per innerPhase."""
+    errorNodes: tuple[ErrorNode, ...] = ()  # the 64 newest
+    errorNodesTotal: int = 0
+    order: Order = Order(OrderPhase.WAIT, 0, 0)
+    recent: tuple[Transition, ...] = ()
+    ledger: Ledger = Ledger()
+    exitCode: int | None = None
+    createdAt: int = 0  # ms
+    runStartedAt: int = 0  # ms, entry of the present RunCommand
+    step: int = -1
+    checkpointStep: int = -1
+    gpuType: str = ""
+    user: str = ""
+
+
+class JobState(msgspec.Struct, frozen=True):
+    """Head, shards and the (fixed) specification, as the phase machine sees them. Never sent as a whole."""
+
+    head: Head
+    shards: tuple[tuple[Pod, ...], ...]
+    spec: JobSpec
+
+    def pod(self, index: int) -> Pod:
+        return self.shards[index // SHARD][index % SHARD]
+
+    def pods(self) -> list[Pod]:
+        return [pod for shard in self.shards for pod in shard]
+
+    def with_pod(self, index: int, pod: Pod) -> JobState:
+        k, i = divmod(index, SHARD)
+        shard = self.shards[k]
+        new = (*shard[:i], pod, *shard[i + 1 :])
+        return JobState(self.head, (*self.shards[:k], new, *self.shards[k + 1 :]), self.spec)
+
+    def with_head(self, **changes: object) -> JobState:
+        return JobState(msgspec.structs.replace(self.head, **changes), self.shards, self.spec)
+
+
+def empty_shards(worker_num: int) -> tuple[tuple[Pod, ...], ...]:
+    """Shards of `worker_num` empty places."""
+    return tuple((Pod(),) * min(SHARD, worker_num - start) for start in range(0, worker_num, SHARD))

@@ -1,0 +1,118 @@
+"""The streams, as data (DESIGN.md §3). Created by `aegis setup`; no service may create one.
+
+Sizes are the embedded default; `scale` raises CTL and REPORTS for a site. `max_bytes` is reserved by the server, so the sum must fit the account.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+S = 1_000_000_000
+MIB = 1 << 20
+
+STREAMS: list[dict[str, Any]] = [
+    # Never forgets: max_age 0 and discard new. Alarm at 50 % of max_bytes, submit refused at 70 % (at the limit every batch would be refused).
+    dict(
+        name="CTL",
+        subjects=["aegis.job.*.state", "aegis.job.*.spec", "aegis.job.*.pods.*", "aegis.place.*.*", "aegis.cred.*", "aegis.lease.*"],
+        max_msgs_per_subject=8,
+        max_age=0,
+        max_bytes=512 * MIB,
+        max_msg_size=65536,
+        discard="new",
+        duplicate_window=120 * S,
+        allow_direct=True,
+        allow_atomic=True,
+        allow_msg_ttl=True,
+        subject_delete_marker_ttl=2 * S,
+        allow_rollup_hdrs=True,
+        republish=dict(src="aegis.job.*.state", dest="aegis.view.job.{{wildcard(1)}}.state"),
+    ),
+    dict(
+        name="NODES",
+        subjects=["aegis.node.*.taint", "aegis.node.*.spec", "aegis.node.*.status", "aegis.node.*.slot.*"],
+        max_msgs_per_subject=4,
+        max_age=0,
+        max_bytes=256 * MIB,
+        max_msg_size=65536,
+        discard="old",
+        duplicate_window=120 * S,
+        allow_direct=True,
+        allow_atomic=True,
+        allow_msg_ttl=True,
+        allow_rollup_hdrs=True,
+        republish=dict(src="aegis.node.*.*", dest="aegis.view.node.{{wildcard(1)}}.{{wildcard(2)}}"),
+    ),
+    # Agent-writable: nothing extra is allowed on it (rollup, schedules, TTL, batches would be weapons).
+    dict(
+        name="REPORTS",
+        subjects=["aegis.job.*.worker.*.*", "aegis.job.*.fact.*"],
+        max_msgs_per_subject=64,
+        max_age=7 * 86400 * S,
+        max_bytes=512 * MIB,
+        max_msg_size=8192,
+        discard="old",
+        duplicate_window=120 * S,
+    ),
+    dict(
+        name="EVENTS",
+        subjects=["aegis.node.*.event.*", "aegis.verdict.*.*.*", "aegis.job.*.event", "aegis.job.*.progress"],
+        max_msgs_per_subject=2000,
+        max_age=30 * 86400 * S,
+        max_bytes=256 * MIB,
+        max_msg_size=65536,
+        discard="old",
+        duplicate_window=120 * S,
+        allow_direct=True,
+        republish=dict(src="aegis.>", dest="aegis.view.>"),
+    ),
+    dict(
+        name="STORY",
+        sources=[dict(name="CTL", filter_subject="aegis.job.*.state")],
+        max_age=90 * 86400 * S,
+        max_bytes=512 * MIB,
+        discard="old",
+        allow_direct=True,
+    ),
+    dict(
+        name="LOGS",
+        subjects=["aegis.job.*.log.*"],
+        max_msgs_per_subject=2000,
+        max_age=86400 * S,
+        max_bytes=512 * MIB,
+        max_msg_size=65536,
+        discard="old",
+        duplicate_window=60 * S,
+        compression="s2",
+    ),
+    dict(
+        name="METRICS",
+        subjects=["aegis.job.*.metric.*", "aegis.net.*.counter"],
+        max_msgs_per_subject=256,
+        max_age=3600 * S,
+        max_bytes=128 * MIB,
+        max_msg_size=65536,
+        discard="old",
+        duplicate_window=10 * S,
+    ),
+    dict(
+        name="BLOBS",
+        subjects=["aegis.job.*.blob.*.*"],
+        max_msgs_per_subject=64,
+        max_age=86400 * S,
+        max_bytes=256 * MIB,
+        max_msg_size=65536,
+        discard="old",
+        duplicate_window=60 * S,
+    ),
+    dict(name="DLQ", subjects=["aegis.dlq.*.*"], max_age=7 * 86400 * S, max_bytes=64 * MIB, max_msg_size=131072, discard="old"),
+]
+"""Stream configurations as the server takes them, without storage and replicas."""
+
+RESERVED_BYTES = sum(int(stream["max_bytes"]) for stream in STREAMS)
+"""Sum of max_bytes: the AEGIS account and the server must allow at least this."""
+
+
+def stream_configs(replicas: int = 1) -> list[dict[str, Any]]:
+    """Full configurations for `$JS.API.STREAM.CREATE`."""
+    return [{"storage": "file", "num_replicas": replicas, **stream} for stream in STREAMS]

@@ -1,0 +1,146 @@
+"""Every subject of the road, as functions of their tokens. `docs/subjects.md` is generated from here and `roles.py`."""
+
+from __future__ import annotations
+
+# --- CTL ---------------------------------------------------------------------------------------------------------------------
+
+
+def job_state(job: str) -> str:
+    """Head of the job state; a commit of it is the fence. Republished as `view_job_state`."""
+    return f"aegis.job.{job}.state"
+
+
+def job_pods(job: str, shard: int) -> str:
+    return f"aegis.job.{job}.pods.{shard}"
+
+
+def job_spec(job: str) -> str:
+    """Job specification, written with the first head; never republished (its environment may hold a user's secrets)."""
+    return f"aegis.job.{job}.spec"
+
+
+def place(job: str, pod: str) -> str:
+    """Where (uid, pod, attempt) is placed; written by the job controller in one batch with the node's slot."""
+    return f"aegis.place.{job}.{pod}"
+
+
+def cred(job: str) -> str:
+    return f"aegis.cred.{job}"
+
+
+def lease(replica: str) -> str:
+    return f"aegis.lease.{replica}"
+
+
+# --- NODES -------------------------------------------------------------------------------------------------------------------
+
+
+def node_taint(node: str) -> str:
+    return f"aegis.node.{node}.taint"
+
+
+def node_spec(node: str) -> str:
+    """Registration of a node daemon: addresses, slots, labels."""
+    return f"aegis.node.{node}.spec"
+
+
+def node_status(node: str) -> str:
+    """What a daemon really runs, whole, on every change (level, not edge)."""
+    return f"aegis.node.{node}.status"
+
+
+def node_slot(node: str, slot: int | str) -> str:
+    """Desired content of a slot. Five tokens: not covered by the republish of NODES, since it carries a join token."""
+    return f"aegis.node.{node}.slot.{slot}"
+
+
+def node_hb(node: str) -> str:
+    return f"aegis.node.{node}.hb"
+
+
+# --- REPORTS -----------------------------------------------------------------------------------------------------------------
+
+
+def report(job: str, pod: str, kind: str) -> str:
+    return f"aegis.job.{job}.worker.{pod}.{kind}"
+
+
+def fact(job: str, pod: str) -> str:
+    """`pod` is a pod name, or `job` for facts about the whole job (stop, suspend, set)."""
+    return f"aegis.job.{job}.fact.{pod}"
+
+
+# --- EVENTS, LOGS, METRICS, BLOBS, DLQ ---------------------------------------------------------------------------------------
+
+
+def node_event(node: str, kind: str) -> str:
+    return f"aegis.node.{node}.event.{kind}"
+
+
+def verdict(service: str, what: str, ident: str) -> str:
+    """`what` is job, node or link."""
+    return f"aegis.verdict.{service}.{what}.{ident}"
+
+
+def job_event(job: str) -> str:
+    return f"aegis.job.{job}.event"
+
+
+def job_progress(job: str) -> str:
+    return f"aegis.job.{job}.progress"
+
+
+def job_log(job: str, pod: str) -> str:
+    return f"aegis.job.{job}.log.{pod}"
+
+
+def job_metric(job: str, pod: str) -> str:
+    return f"aegis.job.{job}.metric.{pod}"
+
+
+def net_counter(node: str) -> str:
+    return f"aegis.net.{node}.counter"
+
+
+def blob(job: str, pod: str, ident: str) -> str:
+    return f"aegis.job.{job}.blob.{pod}.{ident}"
+
+
+def dlq(service: str, stream: str) -> str:
+    return f"aegis.dlq.{service}.{stream}"
+
+
+# --- core NATS ---------------------------------------------------------------------------------------------------------------
+
+
+def heartbeat(job: str, pod: str) -> str:
+    return f"aegis.job.{job}.hb.{pod}"
+
+
+def rpc_query(service: str, verb: str, namespace: str = "") -> str:
+    """Read-only request. Without a namespace: over all of them (an unscoped reader's right)."""
+    return f"aegis.rpc.{service}.query.{verb}" + (f".{namespace}" if namespace else "")
+
+
+def rpc_do(service: str, verb: str, scope: str) -> str:
+    """Acting request. `scope` is the caller's namespace (or node, for a node daemon): the server proves it by the caller's rights."""
+    return f"aegis.rpc.{service}.do.{verb}.{scope}"
+
+
+# --- views (republished by the server: only what was accepted) ---------------------------------------------------------------
+
+
+def view(subject: str) -> str:
+    """`aegis.job.x.state` -> `aegis.view.job.x.state`."""
+    head, rest = subject.split(".", 1)
+    return f"{head}.view.{rest}"
+
+
+def view_job_state(job: str) -> str:
+    return view(job_state(job))
+
+
+def token(subject: str, index: int) -> str:
+    """Token `index` of a subject, "" when it has fewer."""
+    parts = subject.split(".")
+    return parts[index] if index < len(parts) else ""
