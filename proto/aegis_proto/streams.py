@@ -14,7 +14,7 @@ STREAMS: list[dict[str, Any]] = [
     # Never forgets: max_age 0 and discard new. Alarm at 50 % of max_bytes, submit refused at 70 % (at the limit every batch would be refused).
     dict(
         name="CTL",
-        subjects=["aegis.job.*.state", "aegis.job.*.spec", "aegis.job.*.pods.*", "aegis.place.*.*", "aegis.cred.*", "aegis.lease.*"],
+        subjects=["aegis.job.*.state", "aegis.job.*.spec", "aegis.job.*.pods.*", "aegis.cred.*", "aegis.lease.*"],
         max_msgs_per_subject=8,
         max_age=0,
         max_bytes=512 * MIB,
@@ -30,12 +30,12 @@ STREAMS: list[dict[str, Any]] = [
     ),
     dict(
         name="NODES",
-        subjects=["aegis.node.*.taint", "aegis.node.*.spec", "aegis.node.*.status", "aegis.node.*.slot.*"],
+        subjects=["aegis.node.*.taint", "aegis.node.*.spec", "aegis.node.*.status", "aegis.node.*.slot.*", "aegis.place.*.*"],
         max_msgs_per_subject=4,
         max_age=0,
         max_bytes=256 * MIB,
         max_msg_size=65536,
-        discard="old",
+        discard="new",
         duplicate_window=120 * S,
         allow_direct=True,
         allow_atomic=True,

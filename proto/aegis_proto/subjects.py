@@ -19,11 +19,6 @@ def job_spec(job: str) -> str:
     return f"aegis.job.{job}.spec"
 
 
-def place(job: str, pod: str) -> str:
-    """Where (uid, pod, attempt) is placed; written by the job controller in one batch with the node's slot."""
-    return f"aegis.place.{job}.{pod}"
-
-
 def cred(job: str) -> str:
     return f"aegis.cred.{job}"
 
@@ -33,6 +28,11 @@ def lease(replica: str) -> str:
 
 
 # --- NODES -------------------------------------------------------------------------------------------------------------------
+
+
+def place(job: str, pod: str) -> str:
+    """Where (uid, pod, attempt) is placed; written by the job controller in ONE atomic batch with the node's slot (which is why it lies in NODES)."""
+    return f"aegis.place.{job}.{pod}"
 
 
 def node_taint(node: str) -> str:

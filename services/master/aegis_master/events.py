@@ -1,0 +1,256 @@
+"""Events and effects of the phase machine: the only things that go in and come out of `machine.step`.
+
+Every event is already validated, typed and dated (ms, an argument: the machine has no clock). `index` is the place of a pod.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aegis_proto.messages import CheckResult
+from aegis_proto.phases import LostReason
+
+
+@dataclass(frozen=True, slots=True)
+class PodReady:
+    """PENDING of a pod: it is there, subscribed, and waits (or runs `incarnation`, when a new era adopts)."""
+
+    index: int
+    attempt: int
+    boot: str
+    ip: str = ""
+    node: str = ""
+    uid: str = ""
+    running: bool = False
+    incarnation: int = -1
+    stopped: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PodLost:
+    """The present attempt of a pod is lost: platform fact, own word, or the verdict of the death judge. `gone`: verified gone, not only lost."""
+
+    index: int
+    attempt: int
+    reason: LostReason = LostReason.KILLED
+    at: int = 0
+    exit_code: int | None = None
+    node: str = ""
+    gone: bool = False
+    exclude_node: bool = False
+    """Evidence of a daemon or check against the node (never exit 1 alone)."""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PodGone:
+    """A pod that was lost, or was told to leave, is verified gone: its place may be filled by the next attempt."""
+
+    index: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Acked:
+    index: int
+    attempt: int
+    boot: str
+    seq_num: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The child tree of `incarnation` is gone (`clean`), or something would not die."""
+
+    index: int
+    attempt: int
+    boot: str
+    incarnation: int
+    clean: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Finish of the present round. For check rounds: the results and where a run could listen."""
+
+    index: int
+    attempt: int
+    boot: str
+    incarnation: int
+    seq_num: int
+    results: tuple[CheckResult, ...] = ()
+    addr: str = ""
+    port: int = 0
+    exit_code: int = 0
+    tree_gone: bool = True
+    step: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Errored:
+    """Error of the present round: in RunCommand the child failed, elsewhere the worker could not diagnose."""
+
+    index: int
+    attempt: int
+    boot: str
+    incarnation: int
+    seq_num: int
+    reason: LostReason = LostReason.ERROR
+    exit_code: int | None = None
+    signal: int = 0
+    at: int = 0  # when it died
+    ran_for: float = 0.0  # seconds
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """Hang or slow: marks only. `cleared` withdraws the mark at no cost."""
+
+    index: int
+    attempt: int
+    boot: str
+    incarnation: int
+    kind: str = "hang"  # hang | slow
+    cleared: bool = False
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointed:
+    """A complete checkpoint of this incarnation exists: the safe point at which marks are paid."""
+
+    incarnation: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlinePassed:
+    """The deadline that stands in the head passed; ignored unless (kind, seqNum, incarnation) are the present ones."""
+
+    kind: str
+    seq_num: int
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlainFact:
+    """An agent runs the command without Aegis (attempt 1, never managed)."""
+
+    index: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlainExit:
+    """A worker of a plain job ended."""
+
+    index: int
+    attempt: int
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    who: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendAsked:
+    who: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeAsked:
+    who: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RestartAsked:
+    """All workers restart in place (not counted), or a Failed/plain job is not revived: ignored then."""
+
+    who: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingChanged:
+    """`aegis job set`: max-retry only, here."""
+
+    max_retry: int | None = None
+    who: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SuspectChanged:
+    """Silence alone: a flag, no count, no stop."""
+
+    index: int
+    attempt: int
+    suspect: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GapFound:
+    """Reports were lost (cursor + 1 < first sequence): a new seqNum, all report again."""
+
+
+@dataclass(frozen=True, slots=True)
+class EraChanged:
+    """New era of the store: adopt a running training instead of restarting it."""
+
+    era: str
+
+
+@dataclass(frozen=True, slots=True)
+class Healthy:
+    """The job has been in RunCommand without a failure for spec.retryResetAfter seconds."""
+
+
+Event = (
+    PodReady
+    | PodLost
+    | PodGone
+    | Acked
+    | Stopped
+    | Finished
+    | Errored
+    | Marked
+    | Checkpointed
+    | DeadlinePassed
+    | PlainFact
+    | PlainExit
+    | StopAsked
+    | SuspendAsked
+    | ResumeAsked
+    | RestartAsked
+    | SettingChanged
+    | SuspectChanged
+    | GapFound
+    | EraChanged
+    | Healthy
+)
+
+
+# --- effects: what the shell does after the commit; all are derivable from the state, so a lost effect is repaired by level -----------
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A line for people: becomes a JobEvent and an AegisLog. `kind` is a stable code."""
+
+    kind: str
+    message: str
+    index: int | None = None
+    counted: bool = False
+    details: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """An event that changed nothing, and why: a metric label (stale attempt, stale round, ...)."""
+
+    why: str
+
+
+Effect = Note | Dropped
