@@ -57,6 +57,7 @@ SERVICES: dict[str, dict[str, Any]] = {
                 "aegis.job.*.spec",
                 "aegis.job.*.fact.*",
                 "aegis.job.*.event",
+                "aegis.job.*.progress",
                 "aegis.lease.*",
                 "aegis.dlq.master.*.*",
             ],
