@@ -219,7 +219,7 @@ class SlotStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
-    """NODES `aegis.node.<n>.status`: everything the daemon holds, sent whole on every change."""
+    """FLEET `aegis.node.<n>.status`: everything the daemon holds, sent whole on every change."""
 
     node: str
     boot: str
@@ -291,6 +291,15 @@ class JobEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str = ""
     messageZh: str = ""
     counted: bool = False
+    v: int = WIRE_VERSION
+
+
+class Era(msgspec.Struct, frozen=True, omit_defaults=True):
+    """CTL `aegis.era`: id of this state store. A new one means: the store was created or restored, sequences and incarnations may have gone back."""
+
+    era: str
+    at: int = 0  # ms
+    reason: str = ""  # created | restored
     v: int = WIRE_VERSION
 
 

@@ -212,7 +212,6 @@ JOB_EXPORTS: list[dict[str, str]] = [
     _service("metric", "aegis.job.*.metric.*"),
     _service("blob", "aegis.job.*.blob.*.*"),
     _service("state", "$JS.API.DIRECT.GET.CTL.aegis.job.*.state"),
-    dict(name="view-state", subject="aegis.view.job.*.state", type="stream"),
 ]
 
 FLEET_EXPORTS: list[dict[str, str]] = [
@@ -247,7 +246,8 @@ def _import(aegis: str, export: dict[str, str], subject: str) -> dict[str, str]:
 
 def job_imports(aegis: str, job: str) -> list[dict[str, str]]:
     """Imports of the account of `job`: its exports with the job token pinned. `aegis` is the public key of AEGIS."""
-    return [_import(aegis, export, export["subject"].replace("job.*", f"job.{job}", 1)) for export in JOB_EXPORTS]
+    pinned = [_import(aegis, export, export["subject"].replace("job.*", f"job.{job}", 1)) for export in JOB_EXPORTS]
+    return [*pinned, dict(name="view", subject=f"aegis.view.job.{job}.state", account=aegis, type="stream")]
 
 
 def fleet_imports(aegis: str) -> list[dict[str, str]]:

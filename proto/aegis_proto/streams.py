@@ -41,7 +41,6 @@ STREAMS: list[dict[str, Any]] = [
         allow_direct=True,
         allow_atomic=True,
         allow_msg_ttl=True,
-        subject_delete_marker_ttl=2 * S,
         allow_rollup_hdrs=True,
         republish=dict(src="aegis.node.*.taint", dest="aegis.view.node.{{wildcard(1)}}.taint"),
     ),
