@@ -506,6 +506,10 @@ class Bus:
         """A request of the JetStream API: `js_api("STREAM.INFO.CTL")`; its answer as JSON, its errors as ours."""
         return await jetstream.api(self, verb, body, timeout)
 
+    async def require_jetstream(self) -> None:
+        """E120 unless the server is 2.12 or newer and JetStream is on for this account. Needs the right `$JS.API.INFO`."""
+        await jetstream.require(self)
+
     async def get(self, stream: str, subject: str, leader: bool = False, timeout: float = 5.0) -> Stored | None:
         """Last message of a subject, None when there is none. `leader`: the stream's leader answers, never a lagging replica."""
         return await jetstream.get(self, stream, subject, leader, timeout)

@@ -30,6 +30,7 @@ RETRYABLE = frozenset({10210, 10211, 10008, 10023, 10176, 10174})
 AGENT_PAYLOAD = 65536
 """Bytes the template of agents and node daemons allows; the server closes the connection above it."""
 SINGLE_TRY = 2.0
+MINIMUM_SERVER = (2, 12, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +168,18 @@ async def batch(bus: Bus, messages: Sequence[tuple[str, bytes, int | None]], tim
 async def api(bus: Bus, verb: str, body: dict[str, Any] | None, timeout: float) -> dict[str, Any]:
     subject = f"$JS.API.{verb}"
     return _answer(bus, subject, await bus.call(subject, json.dumps(body).encode() if body is not None else b"", timeout=timeout))
+
+
+async def require(bus: Bus) -> None:
+    await bus.wait_connected(5.0)
+    link = cast(Link, bus._link)
+    if link.server_version < MINIMUM_SERVER:
+        version = ".".join(map(str, link.server_version))
+        raise errors.ServerUnsuitable(f"E120 nats-server {version} at {link.url}: 2.12 or newer with JetStream is needed (atomic batch)")
+    try:
+        await api(bus, "INFO", None, 5.0)
+    except errors.Unreachable:
+        raise errors.ServerUnsuitable(f"E120 the server at {link.url} runs without JetStream; Aegis needs it (2.12 or newer)") from None
 
 
 # --- reading -----------------------------------------------------------------------------------------------------------------

@@ -158,6 +158,11 @@ class Link:
         return [str(uri.geturl()) for uri in self._client.servers]
 
     @property
+    def url(self) -> str:
+        uri = self._client.connected_url
+        return str(uri.geturl()) if uri is not None else ""
+
+    @property
     def server_version(self) -> tuple[int, int, int]:
         version = self._client.connected_server_version
         return (version.major, version.minor, version.patch)

@@ -51,6 +51,14 @@ class CredentialsSettings:
     state: str = ""
     tls_ca: str = ""
     ttl: float = duration(86400.0)
+    root_secret: str = ""
+    """Path of a mounted root secret; empty = the one in `state`."""
+    bus_servers: tuple[str, ...] = ()
+    """What agents are told to dial; empty = `bus.servers`."""
+    interval: float = duration(60.0)
+    """Time between two rounds of the level loop."""
+    account_grace: float = duration(900.0)
+    """How long the account of an ended job stays, so that its agents hear of the end."""
 
 
 @dataclass(frozen=True)
