@@ -80,6 +80,7 @@ class Transition(msgspec.Struct, frozen=True, omit_defaults=True):
     nodeName: str = ""
     message: str = ""
     counted: bool = False
+    messageZh: str = ""
 
 
 class Ledger(msgspec.Struct, frozen=True):

@@ -246,7 +246,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A line for people: becomes a JobEvent and an AegisLog. `kind` is a stable code."""
+    """A line for people that is no transition (those are in `head.recent`): becomes a JobEvent and an AegisLog. `kind` is a stable code."""
 
     kind: str
     message: str

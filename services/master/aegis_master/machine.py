@@ -32,7 +32,7 @@ def create(job: str, spec: JobSpec, uid: str, era: str, now: int) -> JobState:
     """A new job in Pending, all places empty and free to be filled. `now` in ms since 1970."""
     shards = tuple((Pod(gone=True, ts=now),) * min(SHARD, spec.workers - start) for start in range(0, spec.workers, SHARD))
     assert transitions.find(None, Phase.PENDING, Trigger.CREATED) is not None
-    english, _ = story.sentence(Trigger.CREATED)
+    english, chinese = story.sentence(Trigger.CREATED)
     retries = story.retries(shards)
     head = Head(
         job=job,
@@ -49,7 +49,7 @@ def create(job: str, spec: JobSpec, uid: str, era: str, now: int) -> JobState:
         ledger=Ledger(since=now),
         gpuType=spec.gpuType,
         user=spec.user,
-        recent=(Transition(now, Phase.PENDING, Phase.PENDING, 1, 0, 0, retries, Trigger.CREATED.value, message=english),),
+        recent=(Transition(now, Phase.PENDING, Phase.PENDING, 1, 0, 0, retries, Trigger.CREATED.value, message=english, messageZh=chinese),),
     )
     draft = Draft(JobState(head, shards, spec), now)
     orders.give(draft, orders.ORDER_OF[Phase.PENDING])

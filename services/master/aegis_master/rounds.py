@@ -106,9 +106,9 @@ def go(
         node,
         english,
         counted,
+        chinese,
     )
     draft.set(recent=(*head.recent, line)[-RECENT:])
-    draft.note(trigger.value, english, index, counted, **{"from": source.value, "to": target.value, "cause": cause, "node": node, "zh": chinese})
 
 
 def fail(
