@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from aegis_proto import roles
@@ -81,14 +82,15 @@ def job(secret: RootSecret, name: str, uid: str, workers: int, *, now: int, revo
     )
 
 
-def same_rendering(a: str, b: str) -> bool:
-    """True when two account JWTs grant the same: everything but the time of signing."""
+def content(token: str) -> str:
+    """What an account JWT grants, comparable: everything but the time of signing. "" when it is no JWT."""
     try:
-        left, right = jwt.decode(a), jwt.decode(b)
+        claims = jwt.decode(token)
     except jwt.BadToken:
-        return False
-    return _content(left) == _content(right)
+        return ""
+    return json.dumps({key: value for key, value in claims.items() if key not in ("iat", "jti")}, sort_keys=True)
 
 
-def _content(claims: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in claims.items() if key not in ("iat", "jti")}
+def same_rendering(a: str, b: str) -> bool:
+    """True when two account JWTs grant the same."""
+    return bool(a) and content(a) == content(b) != ""

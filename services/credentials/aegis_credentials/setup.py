@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aegis_proto import messages, roles, streams, subjects
-from aegis_proto.ids import check_id
 
 from aegis_credentials import accounts, jwt
 from aegis_credentials.keys import Nkey, RootSecret, write_private
@@ -181,16 +180,7 @@ def _auth_conf(site: Site, now: int) -> str:
 
 def _without_times(conf: str) -> list[str]:
     """Lines of auth.conf with each account JWT replaced by what it grants."""
-    lines = []
-    for line in conf.splitlines():
-        token = line.rpartition(": ")[2]
-        try:
-            claims = jwt.decode(token)
-        except jwt.BadToken:
-            lines.append(line)
-        else:
-            lines.append(json.dumps({key: value for key, value in claims.items() if key not in ("iat", "jti")}, sort_keys=True))
-    return lines
+    return [accounts.content(line.rpartition(": ")[2]) or line for line in conf.splitlines()]
 
 
 def new_era(now: float) -> str:
@@ -264,8 +254,3 @@ async def _ensure_era(bus: Bus, restored: bool) -> str:
     except WrongLastSequence:
         return await _ensure_era(bus, False)  # another setup wrote it meanwhile
     return era.era
-
-
-def check_node(node: str) -> str:
-    """Return `node` if it may be a tag, else ValueError (E110)."""
-    return check_id("node name", node)
