@@ -28,6 +28,7 @@ from aegis_bus.settings import (
     HangSettings,
     JobSettings,
     LogsSettings,
+    MasterSettings,
     NotifySettings,
     ServiceSettings,
 )
@@ -49,6 +50,7 @@ class Config:
 
     bus: BusSettings = field(default_factory=BusSettings)
     service: ServiceSettings = field(default_factory=ServiceSettings)
+    master: MasterSettings = MasterSettings()
     credentials: CredentialsSettings = field(default_factory=CredentialsSettings)
     job: JobSettings = field(default_factory=JobSettings)
     checks: ChecksSettings = field(default_factory=ChecksSettings)

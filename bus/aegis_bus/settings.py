@@ -45,6 +45,22 @@ class ServiceSettings:
 
 
 @dataclass(frozen=True)
+class MasterSettings:
+    """Of the master alone. What the times mean: `aegis_master.judge`, `aegis_master.settings`."""
+
+    silent: float = duration(15.0)
+    unconfirmed: float = duration(120.0)
+    quiet: float = duration(25.0)
+    common_share: float = share(0.2)
+    takeover_delay: float = duration(0.5)
+    scan: float = duration(0.5)
+    ack_after: float = duration(2.0)
+    progress: float = duration(5.0)
+    tick: float = duration(1.0)
+    trace: str = ""
+
+
+@dataclass(frozen=True)
 class CredentialsSettings:
     listen: str = "127.0.0.1:0"
     server: str = ""
@@ -126,6 +142,7 @@ class AgentSettings:
 SECTIONS: dict[str, type[Any]] = {
     "bus": BusSettings,
     "service": ServiceSettings,
+    "master": MasterSettings,
     "credentials": CredentialsSettings,
     "job": JobSettings,
     "checks": ChecksSettings,

@@ -66,6 +66,7 @@ def job_event(head: Head, transition: Transition) -> JobEvent:
         recoverCount=transition.recoverCount,
         retries=transition.retries,
         message=transition.message,
+        messageZh=transition.messageZh,
         counted=transition.counted,
     )
 

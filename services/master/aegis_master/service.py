@@ -28,11 +28,12 @@ from aegis_master.api import Api
 from aegis_master.clock import ServerClock
 from aegis_master.effects import Effects
 from aegis_master.heads import Heads
+from aegis_master.judge import JudgeTimes
 from aegis_master.owner import Shared
 from aegis_master.ownership import Ownership
 from aegis_master.publish import Publisher, Trace
 from aegis_master.queries import Queries
-from aegis_master.settings import MasterSettings
+from aegis_master.settings import MasterSettings, OwnerSettings
 
 log = structlog.get_logger("aegis.master.service")
 HEADS_AGAIN = 300.0
@@ -196,4 +197,7 @@ def settings_of(config: Config) -> MasterSettings:
     """The settings of this service out of the whole configuration."""
     if not config.bus.servers:
         raise ConfigError('E130 bus.servers is not set: [bus] servers = ["tls://host:4222"], or AEGIS_BUS_SERVERS')
-    return MasterSettings(lease_ttl=config.bus.lease_ttl, trace=os.environ.get("AEGIS_MASTER_TRACE", ""))
+    given = config.master
+    judge = JudgeTimes(silent=given.silent, unconfirmed=given.unconfirmed, quiet=given.quiet, common_share=given.common_share)
+    owner = OwnerSettings(judge=judge, ack_after=given.ack_after, progress=given.progress, tick=given.tick)
+    return MasterSettings(owner, config.bus.lease_ttl, scan=given.scan, takeover_delay=given.takeover_delay, trace=given.trace)
