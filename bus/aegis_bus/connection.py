@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import os
 import random
 import secrets
 import ssl
@@ -105,19 +106,24 @@ class Subscription:
         self._bus._subs.discard(self)
         for task in self._tasks:
             task.cancel()
-        await _detach(self._remote)
+        try:
+            await self._remote.unsubscribe()
+        except Exception as error:  # the connection is gone, and the subscription with it
+            log.debug("unsubscribe: %s", error)
 
     async def drain(self) -> None:
         """Nothing more arrives; return when what waits is handled."""
-        await _detach(self._remote)
+        await _drain(self._remote)
         await self._inbox.join()
 
 
-async def _detach(remote: Any) -> None:
+async def _drain(remote: Any) -> None:
+    """Unsubscribe; what has already arrived is still handed over."""
     try:
-        await remote.unsubscribe()
+        async with asyncio.timeout(2.0):
+            await remote.drain()
     except Exception as error:  # the connection is gone, and the subscription with it
-        log.debug("unsubscribe: %s", error)
+        log.debug("drain of a subscription: %s", error)
 
 
 class Bus:
@@ -209,7 +215,8 @@ class Bus:
     def _why_not(self) -> errors.Unreachable:
         if isinstance(self._last_error, errors.CredentialsRefused):
             return self._last_error
-        cause = str(self._last_error or "no answer")
+        error = self._last_error
+        cause = os.strerror(error.errno).lower() if isinstance(error, OSError) and error.errno else str(error or "no answer")
         return errors.unreachable(self._servers, cause, self._tries, time.monotonic() - self._started)
 
     async def close(self, grace: float = 5.0) -> None:
@@ -252,13 +259,12 @@ class Bus:
             if old is None or not old.alive:
                 return
             try:
-                link = await self._dial_any()
+                await self._adopt(await self._dial_any())
             except errors.CredentialsRefused:
                 self.identity.jwt = old_jwt
                 raise
-            except errors.Unreachable:
+            except (errors.Unreachable, LinkLost):
                 return  # the old link will end too; the supervisor goes on with the new JWT
-            await self._adopt(link)
             metrics.RENEWALS.labels(self.service).inc()
             self._spawn(old.close("renewed", grace=5.0))
 
@@ -280,7 +286,8 @@ class Bus:
             await self._refresh_jwt()
             try:
                 async with self._renewing:
-                    await self._adopt(await self._dial_any())
+                    if self._link is None:
+                        await self._adopt(await self._dial_any())
             except errors.Unreachable as error:
                 if isinstance(error, errors.CredentialsRefused):
                     self.closed_reason = error.reason
@@ -329,7 +336,7 @@ class Bus:
                 await link.close("lost")
                 raise
             if old is not None and self._link is not None:
-                await _detach(old)
+                await _drain(old)
         self._servers += [server for server in link.servers if server not in self._servers]
         self._link = link
         self.generation += 1
@@ -395,7 +402,10 @@ class Bus:
         return (await self.call(subject, data, timeout=timeout)).data
 
     async def subscribe(self, subject: str, handler: Handler, queue: str = "", workers: int = 1, timeout: float = 5.0) -> Subscription:
-        """Core subscription that survives reconnects. `NotAllowed` when the right is missing, `Unreachable` without a connection in time."""
+        """Core subscription that survives reconnects. `NotAllowed` when the right is missing, `Unreachable` without a connection in time.
+
+        What is published while there is no connection is missed; around a renewal a message may come twice (not in a queue group).
+        """
         if not inspect.iscoroutinefunction(handler):
             raise TypeError(f"the handler of {subject} must be an async function")
         deadline = time.monotonic() + timeout

@@ -123,6 +123,10 @@ async def publish(bus: Bus, subject: str, data: bytes, *, msg_id: str | None, ex
         except errors.UnknownResult:
             if msg_id is None or time.monotonic() >= deadline - 0.001:
                 raise
+        except errors.Unreachable:  # a stream without a leader for the moment
+            if msg_id is None or time.monotonic() + 0.2 >= deadline or not bus.connected:
+                raise
+            await asyncio.sleep(0.2)
 
 
 async def batch(bus: Bus, messages: Sequence[tuple[str, bytes, int | None]], timeout: float, ttl: float | None, rollup: bool) -> PubAck:

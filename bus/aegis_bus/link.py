@@ -106,14 +106,15 @@ class Link:
             link._end()
 
         options: dict[str, Any] = {}
+        options["signature_cb"] = lambda nonce: base64.b64encode(identity.sign(nonce.encode()))
         if identity.jwt:
             jwt = identity.jwt.encode()
             options["user_jwt_cb"] = lambda: jwt
-            options["signature_cb"] = lambda nonce: base64.b64encode(identity.sign(nonce.encode()))
         if tls is not None:
             options["tls"] = tls
         try:
             async with asyncio.timeout(timeout):
+                client._public_nkey = identity.public  # for a server that knows bare keys; one that wants JWTs gets the JWT
                 await client.connect(
                     [server],
                     name=name,
