@@ -50,7 +50,7 @@ class Config:
 
     bus: BusSettings = field(default_factory=BusSettings)
     service: ServiceSettings = field(default_factory=ServiceSettings)
-    master: MasterSettings = MasterSettings()
+    master: MasterSettings = field(default_factory=MasterSettings)
     credentials: CredentialsSettings = field(default_factory=CredentialsSettings)
     job: JobSettings = field(default_factory=JobSettings)
     checks: ChecksSettings = field(default_factory=ChecksSettings)
