@@ -1,6 +1,13 @@
 """Requests and answers about nodes and placement (`aegis.rpc.jobcontroller.>`), and the node heartbeat.
 
-Reads and writes nothing. Every answer carries either its content or `error` (the codes of INTERFACE.md §6), never both.
+Reads and writes nothing. Every reply is the named struct or `{"error": {code, message, hint, details}}` (`api.read_reply`).
+
+| subject | who | request | reply |
+|---|---|---|---|
+| aegis.rpc.jobcontroller.query.nodes[.<ns>] | reader | NodesQuery | NodesAnswer |
+| aegis.rpc.jobcontroller.query.pending[.<ns>] | reader | PendingQuery | PendingAnswer |
+| aegis.rpc.jobcontroller.do.{taint,untaint}.<ns> | operator | TaintRequest | TaintAnswer |
+| aegis.rpc.jobcontroller.do.node-lost.<node> | operator | NodeLostRequest | NodeLostAnswer |
 """
 
 from __future__ import annotations
@@ -9,13 +16,13 @@ import msgspec
 
 from aegis_proto import WIRE_VERSION
 
-
-class NodeError(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why a request was refused: `E113 8 workers asked ...`, and what to do."""
-
-    code: str
-    message: str
-    hint: str = ""
+SERVICE = "jobcontroller"
+EXIT: dict[str, int] = {
+    "E109": 3,  # no such node
+    "E113": 1,  # more workers asked than nodes usable
+    "E118": 7,  # the node is kept by another daemon
+}
+"""Error code -> exit code of the command line, beside those of `api.EXIT`."""
 
 
 class NodeBeat(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -30,9 +37,11 @@ class NodeBeat(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NodesQuery(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`query.nodes`: all nodes, or the named ones."""
+    """`query.nodes`: all nodes, or the named ones; pages of at most `limit` by name after `after`."""
 
     nodes: tuple[str, ...] = ()
+    after: str = ""
+    limit: int = 200
     v: int = WIRE_VERSION
 
 
@@ -43,7 +52,7 @@ class SlotInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     job: str = ""
     pod: str = ""
     attempt: int = 0
-    state: str = "empty"  # empty | running | gone, by the daemon's last word
+    state: str = "empty"  # empty | running | gone by the daemon's last word; starting: not yet said
     pid: int = 0
     exitCode: int | None = None
     clean: bool = True
@@ -51,13 +60,13 @@ class SlotInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NodeInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A node as `aegis node ls` shows it. `health`: ok | silent | unclean | excluded; `seenAgo` in seconds, -1 = never by this replica."""
+    """A node as `aegis node ls` shows it. `health`: ok | silent | unclean | excluded; `seenAgo`: seconds of silence."""
 
     node: str
     host: str = ""
     addr: str = ""
     health: str = "ok"
-    seenAgo: float = -1.0
+    seenAgo: float = 0.0
     slots: tuple[SlotInfo, ...] = ()
     free: int = 0
     jobs: tuple[str, ...] = ()
@@ -73,11 +82,12 @@ class NodeInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NodesAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`seq`: last sequence of stream NODES that this answer contains, for readers that go on with `aegis.view.node.>`."""
+    """`seq`: last sequence of stream NODES in this answer, for readers that go on with `aegis.view.node.>`; `more`: there is a next page."""
 
     nodes: tuple[NodeInfo, ...] = ()
+    total: int = 0
+    more: bool = False
     seq: int = 0
-    error: NodeError | None = None
     v: int = WIRE_VERSION
 
 
@@ -113,7 +123,6 @@ class JobPending(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class PendingAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     jobs: tuple[JobPending, ...] = ()
-    error: NodeError | None = None
     v: int = WIRE_VERSION
 
 
@@ -138,7 +147,6 @@ class TaintAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     after: str = ""
     until: int = 0  # ms
     running: tuple[str, ...] = ()  # job/pod that stay on the node
-    error: NodeError | None = None
     v: int = WIRE_VERSION
 
 
@@ -154,5 +162,4 @@ class NodeLostRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 class NodeLostAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     node: str = ""
     told: tuple[str, ...] = ()  # job/pod/attempt
-    error: NodeError | None = None
     v: int = WIRE_VERSION

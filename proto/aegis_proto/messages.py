@@ -129,6 +129,7 @@ class Heartbeat(msgspec.Struct, frozen=True, omit_defaults=True):
     running: bool = False
     step: int = -1
     queued: int = 0  # reports not yet acknowledged by the bus
+    checkpoint: int = -1  # step of the last complete checkpoint, where the training told it
 
 
 class Fact(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -147,6 +148,8 @@ class Fact(msgspec.Struct, frozen=True, omit_defaults=True):
     grace: float | None = None
     settings: dict[str, str] = {}
     step: int = -1
+    clean: bool = True
+    """With `gone`: false = killed, but something would not die (D state): it never runs again, yet may hold GPUs and ports of its node."""
     v: int = WIRE_VERSION
 
 

@@ -24,7 +24,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--servers", metavar="URL,...", help="bus servers (default: $AEGIS_BUS_SERVERS, else nats://127.0.0.1:4222)")
     p.add_argument("--creds", metavar="FILE", help="credentials of this node (default: $AEGIS_BUS_CREDS)")
     p.add_argument("--tls-ca", metavar="FILE", help="CA of the bus servers (default: $AEGIS_BUS_TLS_CA)")
-    p.add_argument("--credentials-ca", metavar="FILE", help="CA of the credentials service, handed to the agents")
+    p.add_argument(
+        "--credentials-ca", metavar="FILE", help="CA of the credentials service, handed to the agents (default: $AEGIS_CREDENTIALS_TLS_CA)"
+    )
     p.add_argument("--slots", type=int, metavar="N", help="workers this node can hold, of different jobs (default 1)")
     p.add_argument("--addr", metavar="HOST", help="address at which other workers reach this node (default: found by the route to the bus)")
     p.add_argument("--gpus", type=int, metavar="N", help="GPUs of this node (default 0)")
@@ -73,7 +75,7 @@ def settings(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
         servers,
         Path(creds),
         value("tls_ca", "", "BUS"),
-        value("credentials_ca", ""),
+        given.credentials_ca or environ.get("AEGIS_CREDENTIALS_TLS_CA", ""),
         number("slots", 1, 32, 1),
         host,
         value("addr", "127.0.0.1" if virtual else route_address(servers)),

@@ -341,8 +341,11 @@ def _pids(left: tuple[int, ...]) -> str:
     return ", ".join(map(str, left[:8])) + (" ..." if len(left) > 8 else "")
 
 
+OWN_VARIABLES = ("AEGIS_BUS_", "AEGIS_NODE_", "AEGIS_CREDENTIALS_", "AEGIS_SERVICE_")
+
+
 def agent_environment(environ: dict[str, str], crash_at_prefix: str = "daemon.") -> dict[str, str]:
     """Environment of agents: the daemon's, without its own credentials and settings, and without crash points meant for the daemon."""
-    kept = {key: value for key, value in environ.items() if not key.startswith(("AEGIS_BUS_", "AEGIS_NODE_")) and key != scope.VARIABLE}
+    kept = {key: value for key, value in environ.items() if not key.startswith(OWN_VARIABLES) and key != scope.VARIABLE}
     points = [point for point in kept.pop("AEGIS_CRASH_AT", "").split(",") if point and not point.startswith(crash_at_prefix)]
     return kept | ({"AEGIS_CRASH_AT": ",".join(points)} if points else {})

@@ -258,7 +258,7 @@ class Daemon:
         """NodeSpec, when the stored one is another (or the store was lost)."""
         s = self.settings
         spec = NodeSpec(s.node, s.host, s.addr, s.slots, s.gpus, s.gpu_type, self.boot, s.labels, s.virtual, VERSION, now_ms())
-        stored = await bus.get("NODES", subjects.node_spec(s.node))
+        stored = await bus.get("FLEET", subjects.node_spec(s.node))
         if stored is not None and not stored.marker:
             try:
                 old = decode(NodeSpec, stored.data)

@@ -19,8 +19,8 @@ from aegis_agent.handover import EXIT_FILE, STATUS_FILE
 LOG_BYTES = 16 << 20
 """Size at which agent.log is rotated."""
 LOG_FILES = 3
-LAST_WORD = 1000
-"""Bytes of an agent's last word that are passed on in the status (a status is one message of at most 64 KB for all slots)."""
+LAST_WORD = 600
+"""Bytes of an agent's last word that are passed on: a status is one message of at most 32 KB for all (at most 32) slots."""
 WORD_BYTES = 1 << 16
 
 
