@@ -50,6 +50,7 @@ class WorkerTask(msgspec.Struct, frozen=True, omit_defaults=True):
     address: str = ""  # where the other workers reach this one; "" = found by the route to the bus
     stateDir: str = ""
     terminationFile: str = ""
+    servers: tuple[str, ...] = ()  # a bus that asks for no credentials (tests, benches): no enrolment
     raw: bool = False  # output of the command as it is, without a prefix
 
 

@@ -1,4 +1,4 @@
-"""A free port for the store of the next run, and the address at which others reach this worker. Reads /proc and the routing table; binds for an instant."""
+"""A free port for the store of the next run, and the address at which others reach this worker. Reads /proc and routes; binds for an instant."""
 
 from __future__ import annotations
 

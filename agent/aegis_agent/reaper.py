@@ -75,6 +75,8 @@ class Reaper:
         self.children: dict[int, Child] = {}
         self.orphans = 0
         """Orphans reaped so far."""
+        self.helpers: set[int] = set()
+        """Living children that are not of the user's command (checks, enrolment): never ended with a run."""
 
     def open(self) -> None:
         become_subreaper()
@@ -94,6 +96,7 @@ class Reaper:
             if info is None:
                 return
             child = self.children.pop(info.si_pid, None)
+            self.helpers.discard(info.si_pid)
             if child is None:
                 self.orphans += 1
             else:
@@ -110,8 +113,9 @@ class Reaper:
         stderr: int | None = None,
         pass_fds: Sequence[int] = (),
         cgroup_procs: str | None = None,
+        helper: bool = False,
     ) -> Child:
-        """Start `argv`; OSError when it cannot be started. The command is looked for in the PATH of `env`."""
+        """Start `argv`; OSError when it cannot be started. The command is looked for in the PATH of `env`. `helper`: see `helpers`."""
         parent = os.getpid()
 
         def before_exec() -> None:
@@ -130,4 +134,6 @@ class Reaper:
         popen = subprocess.Popen(list(argv), start_new_session=True, preexec_fn=before_exec, **options)  # noqa: PLW1509 (main thread, prctl only)
         child = Child(popen, asyncio.get_running_loop().create_future())
         self.children[child.pid] = child
+        if helper:
+            self.helpers.add(child.pid)
         return child

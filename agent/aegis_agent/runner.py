@@ -79,8 +79,6 @@ class Run:
         self.argv = list(argv)
         self.grace = grace
         self.result: asyncio.Future[RunResult] = asyncio.get_running_loop().create_future()
-        self.helpers: set[int] = set()
-        """Children of the agent that are not of the run (checks, enrolment): never ended with it."""
         self.nested = None if bare else nesting.detect(self.argv, {**environ, **plan.user})
         self.preempted = False
         self.stop_asked = False
@@ -228,7 +226,7 @@ class Run:
             rank.child.signal_group(number)
 
     def _find(self) -> dict[int, Proc]:
-        found = members(self.plan.scope, whole=True, roots=(os.getpid(),), spare=self.helpers)
+        found = members(self.plan.scope, whole=True, roots=(os.getpid(),), spare=self._reaper.helpers)
         for pid in self._cgroup.pids() if self._cgroup else ():
             if pid not in found and (proc := live(pid)) is not None:
                 found[pid] = proc

@@ -1,8 +1,6 @@
-"""The processes of one run of the command: found, ended, and verified gone (DESIGN.md §5, "Recovery", step 1).
+"""Ending the processes of one run of the command, and verifying that they are gone (DESIGN.md §5, "Recovery", step 1).
 
-A scope is named `<uid>.<pod>.<attempt>.<incarnation>` and travels in the environment of every process of the run (`AEGIS_SCOPE`), so that it is
-found again after its parents are gone, by anyone, after any restart. A process belongs to a scope if its environment says so, if it descends from
-one that does, or if it descends from the agent that runs the scope. Reads /proc; signals by pidfd, so that a reused pid is never hit; never kill(-1).
+Which processes: `procs`. Signals by pidfd, so that a reused pid is never hit; waits by pidfd, so that nothing polls; never kill(-1).
 """
 
 from __future__ import annotations
@@ -13,19 +11,31 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
-VARIABLE = "AEGIS_SCOPE"
+from aegis_agent.procs import VARIABLE, Proc, carries, descendants, live, members, processes, scope_id, scope_prefix, start_ticks
+
+__all__ = [
+    "GONE_LIMIT",
+    "VARIABLE",
+    "Ended",
+    "Patience",
+    "Proc",
+    "all_exited",
+    "carries",
+    "descendants",
+    "end",
+    "end_scope",
+    "live",
+    "members",
+    "processes",
+    "scope_id",
+    "scope_prefix",
+    "send",
+    "start_ticks",
+]
+
 GONE_LIMIT = 30.0
 """Seconds after SIGKILL until what is left is called unkillable (a process in D state: the node is suspect)."""
-
-
-class Proc(NamedTuple):
-    """One live process. `start` (clock ticks since boot) and pid together are unique."""
-
-    pid: int
-    parent: int
-    start: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,90 +46,6 @@ class Ended:
     seconds: float
     killed: int = 0
     left: tuple[int, ...] = ()
-
-
-def scope_id(uid: str, pod: str, attempt: int, incarnation: int | str) -> str:
-    return f"{uid}.{pod}.{attempt}.{incarnation}"
-
-
-def scope_prefix(uid: str, pod: str, attempt: int | None = None) -> str:
-    """Matches every scope of a pod, or of one attempt of it."""
-    return f"{uid}.{pod}." if attempt is None else f"{uid}.{pod}.{attempt}."
-
-
-def live(pid: int | str) -> Proc | None:
-    """The process if it lives. A zombie does not, unless threads of it still run (a leader that called pthread_exit)."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            text = file.read(1024)
-    except OSError:
-        return None
-    fields = text[text.rfind(b")") + 2 :].split()
-    if fields[0] in (b"Z", b"X", b"x") and int(fields[17]) <= 1:
-        return None
-    return Proc(int(pid), int(fields[1]), int(fields[19]))
-
-
-def start_ticks(pid: int) -> int | None:
-    """Start time of a live process, in clock ticks since boot; None when it is gone."""
-    proc = live(pid)
-    return proc.start if proc else None
-
-
-def processes() -> dict[int, Proc]:
-    """Every live process this one can see."""
-    found = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit() and (proc := live(name)) is not None:
-            found[proc.pid] = proc
-    return found
-
-
-def descendants(procs: dict[int, Proc], roots: Iterable[int]) -> set[int]:
-    """Pids below `roots`, without the roots."""
-    children: dict[int, list[int]] = {}
-    for proc in procs.values():
-        children.setdefault(proc.parent, []).append(proc.pid)
-    found: set[int] = set()
-    stack = list(roots)
-    while stack:
-        for pid in children.get(stack.pop(), ()):
-            if pid not in found:
-                found.add(pid)
-                stack.append(pid)
-    return found
-
-
-def carries(pid: int, prefix: str, *, whole: bool = False) -> bool:
-    """Whether the environment of `pid` names a scope that begins with `prefix` (or is it, with `whole`). False when it may not be read."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
-            environ = file.read(1 << 20)
-    except OSError:
-        return False
-    wanted = f"{VARIABLE}={prefix}".encode()
-    if environ.startswith(wanted):
-        at = 0
-    else:
-        at = environ.find(b"\0" + wanted) + 1
-        if at == 0:
-            return False
-    return not whole or environ[at + len(wanted) : at + len(wanted) + 1] in (b"", b"\0")
-
-
-def members(prefix: str, *, whole: bool = False, roots: Iterable[int] = (), spare: Iterable[int] = ()) -> dict[int, Proc]:
-    """Live processes of the scopes that begin with `prefix`: what carries it, what descends from those, and what descends from `roots` (without them).
-
-    `spare` and everything below it is left out, and so is this process.
-    """
-    procs = processes()
-    me = os.getpid()
-    spared = set(spare) | {me}
-    spared |= descendants(procs, spared - {me})
-    found = descendants(procs, roots)
-    carrying = {pid for pid in procs if pid not in found and pid not in spared and carries(pid, prefix, whole=whole)}
-    found |= carrying | descendants(procs, carrying)
-    return {pid: procs[pid] for pid in found - spared}
 
 
 def send(proc: Proc, *signals: int) -> bool:
@@ -207,7 +133,7 @@ class Patience:
 async def end(
     find: Callable[[], dict[int, Proc]], patience: Patience, *, limit: float = GONE_LIMIT, kill_all: Callable[[], None] | None = None
 ) -> Ended:
-    """End all that `find` finds: SIGTERM (and SIGCONT, so that a stopped one hears it), when patience ends SIGKILL, until two sweeps in a row are empty.
+    """End all that `find` finds: SIGTERM (and SIGCONT, a stopped one must hear it), later SIGKILL, until two sweeps in a row are empty.
 
     `kill_all` is cgroup.kill where a cgroup is ours. What is still there `limit` seconds after SIGKILL is reported as left.
     """
