@@ -245,22 +245,30 @@ class OrderedReader:
 
 async def last_of_each(bus: Bus, stream: str, filters: Sequence[str], timeout: float) -> list[Stored]:
     """Last message of every subject that matches, however many, in stream order."""
-    async with asyncio.timeout(timeout):
-        async with OrderedReader(bus, stream, filters) as reader:
-            reader._policy = {"deliver_policy": "last_per_subject"}
-            while True:
-                found: list[Stored] = []
-                try:
-                    await reader._create()
-                    epoch = reader._epoch
-                    while reader.pending or (found and reader._consumer_seq < len(found)):
-                        item = await reader._step()
-                        if reader._epoch != epoch:
-                            break
-                        if isinstance(item, Stored):
-                            found.append(item)
-                    else:
-                        return found
-                except errors.Unreachable:
-                    await asyncio.sleep(0.2)
-                reader.next_seq = 1
+    try:
+        async with asyncio.timeout(timeout):
+            async with OrderedReader(bus, stream, filters) as reader:
+                reader._policy = {"deliver_policy": "last_per_subject"}
+                while (found := await _read_all(reader)) is None:
+                    reader.next_seq = 1
+                return found
+    except TimeoutError:
+        raise errors.Unreachable(f"E101 {stream}: could not be read within {timeout:g} s") from None
+
+
+async def _read_all(reader: OrderedReader) -> list[Stored] | None:
+    """Everything one consumer has; None when that consumer was lost on the way (begin anew)."""
+    try:
+        await reader._create()
+    except errors.Unreachable:
+        await asyncio.sleep(0.2)
+        return None
+    epoch = reader._epoch
+    found: list[Stored] = []
+    while reader.pending:
+        item = await reader._step()
+        if reader._epoch != epoch or not reader._consumer:
+            return None
+        if isinstance(item, Stored):
+            found.append(item)
+    return found
