@@ -65,6 +65,9 @@ def setting(draft: Draft, event: SettingChanged) -> None:
         draft.drop("setting")
         return
     value = max(event.max_retry, draft.head.failures)
+    if value == draft.head.maxRetry:
+        draft.drop("repeat")
+        return
     draft.set(maxRetry=value)
     draft.note("set", f"max-retry {value}" + (f" by {event.who}" if event.who else ""))
 

@@ -115,6 +115,8 @@ def _take(draft: Draft, event: Event) -> None:
             asked.resume(draft, event.who)
         case events.RestartAsked():
             asked.restart(draft, event.who)
+        case events.SettingChanged():
+            asked.setting(draft, event)
         case events.Healthy():
             asked.healthy(draft)
         case _:
@@ -126,8 +128,6 @@ def _take_any(draft: Draft, event: Event) -> None:
     match event:
         case events.StopAsked():
             asked.stop(draft, event)
-        case events.SettingChanged():
-            asked.setting(draft, event)
         case events.GapFound():
             asked.gap(draft)
         case events.EraChanged():

@@ -126,7 +126,7 @@ EDGES: tuple[Edge, ...] = (
     Edge(R, F, Trigger.COMMAND, Counting.NONE, "exit 126/127: the command itself cannot be started"),
     *(
         Edge(p, R, Trigger.PLAIN, Counting.COUNT, "somebody runs without Aegis, or cannot be reached until the pending deadline: all run plain")
-        for p in (P, B, X)
+        for p in (P, X)
     ),
     Edge(R, F, Trigger.EXITED, Counting.NONE, "plain job: a worker ended with another code than 0"),
     *(Edge(p, P, Trigger.SUSPEND, Counting.NONE, "suspend; resume starts anew") for p in (B, R, X, T)),
