@@ -11,9 +11,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from aegis_bus.connection import Bus
+from aegis_bus.connection import Bus, Stored
+from aegis_bus.errors import BusError
 from aegis_bus.jobstore import JobStore, Loaded
+from aegis_bus.ordered import OrderedReader
 from aegis_master.judge import JudgeTimes
+from aegis_master.publish import event_id
 from aegis_master.service import Master
 from aegis_master.settings import MasterSettings, OwnerSettings
 from aegis_proto import messages, subjects
@@ -119,8 +122,6 @@ async def submit(bus: Bus, spec: JobSpec, uid: str = "", timeout: float = 10.0) 
     body = messages.encode(Submit(spec, uid))
 
     async def once() -> SubmitReply | None:
-        from aegis_bus.errors import BusError
-
         try:
             return read_reply(SubmitReply, await bus.request(subjects.rpc_do("master", "submit", spec.namespace), body, timeout=2.0))
         except BusError:
@@ -160,11 +161,20 @@ async def until_phase(bus: Bus, job: str, phase: str, timeout: float = 20.0, inc
     return found
 
 
-async def events_of(bus: Bus, job: str) -> list[JobEvent]:
-    """All events of a job, in order; doubles included."""
-    from aegis_bus.connection import Stored
-    from aegis_bus.ordered import OrderedReader
+async def events_of(bus: Bus, job: str, timeout: float = 10.0) -> list[JobEvent]:
+    """All events of a job, in order, doubles included; waits until the last transition of the head is among them."""
+    head = (await state_of(bus, job)).state.head
+    wanted = event_id(job, head.recent[-1])
 
+    async def told() -> list[JobEvent] | None:
+        found = await _events(bus, job)
+        return found if any(event.eventId == wanted for event in found) else None
+
+    events: list[JobEvent] = await until(told, timeout, f"event of the last transition of {job}")
+    return events
+
+
+async def _events(bus: Bus, job: str) -> list[JobEvent]:
     subject = subjects.job_event(job)
     last = await bus.get("EVENTS", subject)
     found: list[JobEvent] = []
