@@ -76,6 +76,7 @@ class Subscription:
         self._bus = bus
         self._handler = handler
         self._inbox: asyncio.Queue[Msg] = asyncio.Queue(QUEUE)
+        self._link: Link | None = None
         self._remote: Any = None
         self._tasks = [asyncio.create_task(self._run(), name=f"sub {subject}") for _ in range(workers)]
 
@@ -98,32 +99,30 @@ class Subscription:
                 self._inbox.task_done()
 
     async def attach(self, link: Link) -> None:
+        """Subscribe on a new link, then leave the old one: nothing is missed between."""
+        old, remote = self._link, self._remote
         self._remote = await link.subscribe(self.subject, self.queue, self._on_msg)
-        self.refused = None
+        self._link, self.refused = link, None
+        if old is not None:
+            await old.drain(remote)
 
-    async def unsubscribe(self) -> None:
-        """Stop: nothing more arrives; what waits is dropped."""
+    async def detach(self) -> None:
+        """Leave the bus; what has already arrived still goes to the handler."""
         self._bus._subs.discard(self)
-        for task in self._tasks:
-            task.cancel()
-        try:
-            await self._remote.unsubscribe()
-        except Exception as error:  # the connection is gone, and the subscription with it
-            log.debug("unsubscribe: %s", error)
+        link, self._link = self._link, None
+        if link is not None:
+            await link.drain(self._remote)
 
     async def drain(self) -> None:
         """Nothing more arrives; return when what waits is handled."""
-        await _drain(self._remote)
+        await self.detach()
         await self._inbox.join()
 
-
-async def _drain(remote: Any) -> None:
-    """Unsubscribe; what has already arrived is still handed over."""
-    try:
-        async with asyncio.timeout(2.0):
-            await remote.drain()
-    except Exception as error:  # the connection is gone, and the subscription with it
-        log.debug("drain of a subscription: %s", error)
+    async def unsubscribe(self) -> None:
+        """Stop: nothing more arrives; what waits is dropped."""
+        for task in self._tasks:
+            task.cancel()
+        await self.detach()
 
 
 class Bus:
@@ -225,14 +224,15 @@ class Bus:
         if self._supervisor is not None:
             self._supervisor.cancel()
             await asyncio.gather(self._supervisor, return_exceptions=True)
+        subs = list(self._subs)
         try:
             async with asyncio.timeout(grace):
-                await asyncio.gather(*(sub.drain() for sub in list(self._subs)))
+                await asyncio.gather(*(sub.drain() for sub in subs))
                 await asyncio.gather(*self._core, return_exceptions=True)
         except TimeoutError:
             log.warning("bus %s: handlers did not finish within %.0f s", self.name, grace)
         self._up.clear()
-        for sub in list(self._subs):
+        for sub in subs:
             await sub.unsubscribe()
         if self._link is not None:
             await self._link.close("closed", grace)
@@ -326,7 +326,6 @@ class Bus:
     async def _adopt(self, link: Link) -> None:
         """Put all subscriptions on a new link and make it the present one."""
         for sub in list(self._subs):
-            old = sub._remote
             try:
                 await sub.attach(link)
             except errors.NotAllowed as error:
@@ -335,8 +334,6 @@ class Bus:
             except LinkLost:
                 await link.close("lost")
                 raise
-            if old is not None and self._link is not None:
-                await _drain(old)
         self._servers += [server for server in link.servers if server not in self._servers]
         self._link = link
         self.generation += 1

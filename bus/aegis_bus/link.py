@@ -197,7 +197,7 @@ class Link:
                     while self._calls and self.alive:
                         await asyncio.sleep(0.02)
                     if self.alive:
-                        await self._client.flush(timeout=max(1, int(grace)))
+                        await self._round_trip(grace)
             except Exception as error:
                 log.debug("draining a connection: %s", error)
         await self._destroy()
@@ -290,7 +290,7 @@ class Link:
             if not self.alive:
                 raise LinkLost(sent=False)
             sub = await self._client.subscribe(subject, queue=queue, cb=on_msg)
-            proof = asyncio.ensure_future(self._client.flush(timeout=timeout))
+            proof = asyncio.ensure_future(self._round_trip(timeout))
             await asyncio.wait([proof, refused], return_when=asyncio.FIRST_COMPLETED)
             if refused.done():
                 proof.cancel()
@@ -308,6 +308,23 @@ class Link:
                 self._subscribing.pop(subject.lower(), None)
             if not refused.done():
                 refused.cancel()
+
+    async def drain(self, sub: Any) -> None:
+        """Unsubscribe, and return when all that had been sent to it is in the hands of its `on_msg`."""
+        try:
+            async with asyncio.timeout(3.0):
+                await self._client._send_unsubscribe(sub._id)
+                await self._round_trip(2.0)
+                await sub._pending_queue.join()
+        except Exception as error:  # the connection is gone, and the subscription with it
+            log.debug("drain of %s: %s", sub.subject, error)
+        self._client._remove_sub(sub._id)
+        sub._stop_processing()
+
+    async def _round_trip(self, timeout: float) -> None:
+        """The server has dealt with all that was written. (flush() of nats-py alone proves nothing: its PING overtakes what is buffered.)"""
+        await self._client._flush_pending(force_flush=True)
+        await self._client.flush(timeout=timeout)
 
 
 def _refusal(identity: Identity, reason: str) -> str:
