@@ -1,7 +1,7 @@
 """A site as shipped on a real nats-server: operator mode, all accounts and rights, all streams, two jobs; and raw clients that may try anything.
 
-`secured` is one server per test module. `raw` connects as a role, an agent or a node daemon by nats-py alone, so that a test can set replies and headers that
-`aegis_bus` never would.
+`secured` is one server per test module. `raw` connects as a role, an agent or a node daemon by nats-py alone, so that a test can set replies
+and headers that `aegis_bus` never would.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ async def connect_raw(url: str, creds: str, **options: Any) -> Raw:
 
     client = await nats.connect(
         url,
-        user_jwt_cb=lambda: identity.jwt.encode(),
+        user_jwt_cb=identity.jwt.encode,
         signature_cb=lambda nonce: base64.b64encode(identity.sign(nonce.encode())),
         inbox_prefix=f"_INBOX.{identity.public}".encode(),
         error_cb=on_error,
