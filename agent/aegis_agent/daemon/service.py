@@ -216,7 +216,7 @@ class Daemon:
         return Identity.from_creds_file(self.settings.creds).jwt
 
     async def _woken(self, msg: Msg) -> None:
-        """A core subscriber hears a message before the stream has stored it: what was heard is kept, and read for until it is there or was refused."""
+        """Core subscribers hear a message before the stream has stored it: it is kept, and read for until it is there or was refused."""
         self._heard[msg.subject.rpartition(".")[2]] = (bytes(msg.data), 0)
         self._read.set()
 
