@@ -93,6 +93,8 @@ class Ledger(msgspec.Struct, frozen=True):
     """The same milliseconds, but productive ones, by who caused them: start, hardware, user, platform, operator, aegis."""
     who: str = "start"
     """Who is charged for the state that runs now."""
+    safe: int = 0
+    """Productive milliseconds that need not be done again: as of the start of the run, and of each complete checkpoint."""
 
 
 class Tally(msgspec.Struct, frozen=True, omit_defaults=True):

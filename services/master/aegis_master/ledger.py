@@ -1,13 +1,14 @@
 """The ledger of a job: milliseconds in each state, and who is charged for those that were not productive. Pure.
 
 Owns `head.ledger`. The states are second-exact (in fact to the millisecond): at any time their sum, with the one that runs, is the age of the job.
-Productive time since the last complete checkpoint becomes lost when a run ends before its end: by steps when step numbers are known, else by time.
+Productive time since the last complete checkpoint (else since the start of the run) becomes lost when a run ends before its end.
 """
 
 from __future__ import annotations
 
 from aegis_proto.phases import LedgerState, LostReason, Phase
-from aegis_proto.state import Head, Ledger
+from aegis_proto.state import Ledger
+from msgspec.structs import replace
 
 STATE_OF: dict[Phase, LedgerState] = {
     Phase.PENDING: LedgerState.QUEUED,
@@ -53,29 +54,23 @@ def book(ledger: Ledger, state: LedgerState, who: str, now: int) -> Ledger:
         totals = {**totals, ledger.state.value: totals.get(ledger.state.value, 0) + spent}
         if ledger.state is not LedgerState.PRODUCTIVE:
             charged = {**charged, ledger.who: charged.get(ledger.who, 0) + spent}
-    return Ledger(state, max(now, ledger.since), totals, charged, who)
+    return Ledger(state, max(now, ledger.since), totals, charged, who, ledger.safe)
 
 
-def lose(ledger: Ledger, milliseconds: int, who: str) -> Ledger:
-    """Productive time that must be done again: from productive to lost, charged to `who`."""
+def save(ledger: Ledger, now: int) -> Ledger:
+    """A run starts, or a complete checkpoint exists: what is productive so far need not be done again."""
+    booked = book(ledger, ledger.state, ledger.who, now)
+    return replace(booked, safe=booked.totals.get(LedgerState.PRODUCTIVE.value, 0))
+
+
+def lose(ledger: Ledger, who: str) -> Ledger:
+    """A run ends before its end: productive time that must be done again goes to lost, charged to `who`."""
     productive, lost = LedgerState.PRODUCTIVE.value, LedgerState.LOST.value
-    milliseconds = min(milliseconds, ledger.totals.get(productive, 0))
-    if milliseconds <= 0:
+    again = ledger.totals.get(productive, 0) - ledger.safe
+    if again <= 0:
         return ledger
-    totals = {**ledger.totals, productive: ledger.totals[productive] - milliseconds, lost: ledger.totals.get(lost, 0) + milliseconds}
-    return Ledger(ledger.state, ledger.since, totals, {**ledger.charged, who: ledger.charged.get(who, 0) + milliseconds}, ledger.who)
-
-
-def lost_steps(head: Head) -> int:
-    """Steps since the last complete checkpoint, -1 when one of the two is not known."""
-    return head.step - head.checkpointStep if head.step >= 0 and 0 <= head.checkpointStep <= head.step else -1
-
-
-def lost_since(head: Head, now: int) -> int:
-    """Milliseconds of the present run that a stop at `now` throws away: since its last complete checkpoint, else since its start."""
-    if lost_steps(head) == 0:
-        return 0
-    return max(0, now - max(head.runStartedAt, head.checkpointAt))
+    totals = {**ledger.totals, productive: ledger.safe, lost: ledger.totals.get(lost, 0) + again}
+    return replace(ledger, totals=totals, charged={**ledger.charged, who: ledger.charged.get(who, 0) + again})
 
 
 def total(ledger: Ledger, now: int) -> int:

@@ -165,7 +165,7 @@ def marked(draft: Draft, event: Marked) -> None:
         if not hung and draft.head.tally.hung:
             orders.give(draft, OrderPhase.HANG)
             rounds.set_deadline(draft, "hang", draft.spec.hangTimeout)
-            draft.set(ledger=ledger.book(head.ledger, LedgerState.HUNG, head.ledger.who, draft.now))
+            draft.set(ledger=ledger.book(head.ledger, LedgerState.HUNG, ledger.who_pays(LostReason.HUNG.value, head.ledger.who), draft.now))
         elif hung and not draft.head.tally.hung:
             _unhung(draft)
 
@@ -184,6 +184,7 @@ def checkpointed(draft: Draft, event: Checkpointed) -> None:
         draft.drop("incarnation")
         return
     draft.set(checkpointStep=max(event.step, head.checkpointStep), step=max(event.step, head.step), checkpointAt=draft.now)
+    draft.set(ledger=ledger.save(head.ledger, draft.now))
     if head.tally.marked:
         pay(draft, "checkpoint")
 

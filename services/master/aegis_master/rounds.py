@@ -20,6 +20,10 @@ from aegis_master.draft import Draft
 from aegis_master.transitions import Counting, Trigger
 
 ERROR_NODES = 64
+MAX_LEAVING = 64
+"""Pods ordered to leave at once; who is left over fails its next round again. Keeps the head <= 16 KB."""
+MAX_MESSAGE = 100
+"""Characters of a worker's own words in a line of the story."""
 REQUEUE = 75
 """Exit code for "infrastructure or budget, a requeue may help" (INTERFACE.md §2)."""
 
@@ -91,7 +95,7 @@ def go(
     _enter(draft, target, trigger, edge.counting)
     _deadline(draft)
     pod = "" if index is None else pod_name(index)
-    english, chinese = story.sentence(trigger, pod, cause, counted, message)
+    english, chinese = story.sentence(trigger, pod, cause, counted, message[:MAX_MESSAGE])
     head = draft.head
     line = Transition(
         draft.now,
@@ -125,7 +129,9 @@ def _book(draft: Draft, source: Phase, target: Phase, cause: str) -> None:
     state = LedgerState.DRAINED if target.terminal or head.suspended else ledger.STATE_OF[target]
     book = ledger.book(head.ledger, state, who, draft.now)
     if source is Phase.RUN_COMMAND and target is not Phase.SUCCEED and head.mode is Mode.MANAGED:
-        book = ledger.lose(book, ledger.lost_since(head, draft.now), who)
+        book = ledger.lose(book, who)
+    if target is Phase.RUN_COMMAND:
+        book = ledger.save(book, draft.now)
     draft.set(ledger=book)
 
 
@@ -231,9 +237,10 @@ def leave_marked(draft: Draft, paid: bool) -> None:
     if not tally.marked:
         return
     leaves = 2 * tally.marked <= draft.head.workerNum
-    for i in draft.where(lambda pod: pod.mark != ""):
+    for n, i in enumerate(draft.where(lambda pod: pod.mark != "")):
         pod = draft.pod(i)
         reason = LostReason.SLOW if pod.mark == "slow" else LostReason.HUNG
+        leaves = leaves and n < MAX_LEAVING
         if leaves and (paid or reason is LostReason.SLOW):
             blame(draft, i, pod.node, reason.value)
         draft.change(i, toQuit=leaves, mark="", reason=reason.value if leaves else pod.reason)
@@ -258,7 +265,7 @@ def order_out(draft: Draft) -> list[int]:
     """Everybody who failed this round and must leave is ordered to; places in pod order. None when the cause is common."""
     if common_cause(draft):
         return []
-    leaving = draft.where(_wants_out)
+    leaving = draft.where(_wants_out)[:MAX_LEAVING]
     for i in leaving:
         pod = draft.pod(i)
         if pod.toQuit:

@@ -56,7 +56,7 @@ SENTENCES: dict[Trigger, tuple[str, str]] = {
     Trigger.PREEMPTED: ("{pod} was preempted, not counted", "{pod} 被抢占,不计数"),
     Trigger.ERROR: ("{pod} {cause}", "{pod} {causeZh}"),
     Trigger.PORT: ("{pod} found the master port taken, new port, not counted", "{pod} 端口被占用,更换端口,不计数"),
-    Trigger.MARK_PAID: ("{pod} {cause}, paid at a safe point", "{pod} {causeZh},在安全点处理"),
+    Trigger.MARK_PAID: ("{pod} {cause}", "{pod} {causeZh}"),
     Trigger.READY: ("every place filled", "全员就绪"),
     Trigger.PASSED: ("all passed, run", "全员通过,开始执行"),
     Trigger.LEAVE: ("{pod} {cause}, it leaves", "{pod} {causeZh},退出重调度"),
@@ -78,11 +78,11 @@ SENTENCES: dict[Trigger, tuple[str, str]] = {
 
 
 def sentence(trigger: Trigger, pod: str = "", cause: str = "", counted: bool = False, message: str = "") -> tuple[str, str]:
-    """One line for people, English and Chinese. `message` (a worker's own words) is appended to both."""
+    """One line for people, English and Chinese. `message` (a worker's own words) is appended to the first."""
     english, chinese = CAUSES.get(cause, (f"failed {cause}", f"失败 {cause}")) if trigger not in (Trigger.COMMON, Trigger.BOOT) else (cause, cause)
     texts = [text.format(pod=pod or "a worker", cause=english, causeZh=chinese) for text in SENTENCES[trigger]]
     if message:
-        texts = [f"{text}: {message}" for text in texts]
+        texts[0] = f"{texts[0]}: {message}"
     if counted:
         texts = [f"{texts[0]}, counted", f"{texts[1]},计数"]
     return texts[0], texts[1]
