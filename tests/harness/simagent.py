@@ -136,7 +136,7 @@ class SimAgent:
         return False
 
     async def obey(self, head: Head) -> None:
-        """Act on an order that is above the last one and names this attempt; acknowledge a repeat again."""
+        """Act on an order that is above the last one and names this attempt. A repeat is nothing new: its acknowledgement is stored."""
         if head.uid != self.uid:
             return
         order = head.order
@@ -145,11 +145,7 @@ class SimAgent:
             self.era = head.era
             self.key = (-1, -1)
             await self.pending()
-        if key == self.key:
-            if order.phase in ROUNDS and self.behaviour.acks and self._names_me(head):
-                await self.ack()
-            return
-        if key < self.key or not self._names_me(head):
+        if key <= self.key or not self._names_me(head):
             return
         self.key = key
         phase = order.exceptions.get(self.pod, order.phase)

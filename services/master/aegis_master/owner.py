@@ -6,7 +6,8 @@ Reads REPORTS from head.cursor + 1 and the core heartbeats of the job; writes th
 One loop, one commit in flight. A batch is what has arrived; a busy, large job waits up to `linger` for more. Events from outside the stream
 (deadline, death, era) are stepped in the same loop and fenced by the same commit: if it is refused they never happened, and whoever owns the job
 finds them again.
-A batch that changes nothing but the cursor or acknowledgements is committed lazily: re-reading it after a crash gives the same.
+A batch that changes nothing but the cursor or acknowledgements is not committed for its own sake (each commit is republished to every agent): it
+rides along with the next one, since re-reading it after a crash gives the same. Where somebody waits for the cursor (a verb), within `lazy` seconds.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class _Batch:
     material: bool = False
     """Something changed that must be stored at once."""
     lazy: bool = False
-    """Something changed that may wait."""
+    """Somebody waits for the cursor, but nothing changed."""
     transitions: list[Transition] = field(default_factory=list)
     notes: list[ev.Note] = field(default_factory=list)
 
@@ -89,6 +90,7 @@ class JobOwner:
         self._wake = asyncio.Event()
         self._stopping = False
         self._lazy_since = 0.0
+        self._uncommitted = 0  # messages behind the stored cursor
         self._last_commit = (0.0, 0.0)  # when it ended, how long it took
         self._next_tick = 0.0
         self._followed: object = None
@@ -175,6 +177,7 @@ class JobOwner:
         self.loaded = loaded
         self.state = loaded.state
         self._lazy_since = 0.0
+        self._uncommitted = 0
 
     async def _session(self) -> str:
         """From the stored state on, until something needs a reload or an end."""
@@ -214,11 +217,12 @@ class JobOwner:
         self.state = batch.state
         if batch.cursor != self.state.head.cursor:
             self.state = self.state.with_head(cursor=batch.cursor)
-            batch.lazy = True
+            self._uncommitted += batch.taken
         stop = self._stopping
         if batch.lazy and not self._lazy_since:
             self._lazy_since = began
-        due = self._lazy_since and (stop or time.monotonic() - self._lazy_since >= self.shared.settings.lazy)
+        due = self._lazy_since and time.monotonic() - self._lazy_since >= self.shared.settings.lazy
+        due = due or self._uncommitted >= self.shared.settings.batch or (stop and self.state is not self.loaded.state)
         if batch.material or due:
             await self._commit(self.state)
             if batch.taken:
@@ -286,12 +290,14 @@ class JobOwner:
             if taken.bad:
                 await self.shared.effects.publisher.dead_letter(self.job, item, taken.bad)
                 metrics.DROPPED.labels("bad").inc()
+                batch.lazy = True
             self._tell_judge(taken)
             if taken.dropped and not taken.events:
                 metrics.DROPPED.labels(taken.dropped).inc()
             for event in taken.events:
                 self._step(batch, event, item.time_ms)
             batch.cursor = item.seq
+            batch.lazy |= item.subject.endswith(".fact.job")
 
     def _tell_judge(self, taken: intake.Taken) -> None:
         now = time.monotonic()
@@ -312,10 +318,8 @@ class JobOwner:
             else:
                 batch.notes.append(effect)
         if after.head is not before.head or after.shards is not before.shards:
-            if isinstance(event, ev.Acked) and after.head.phase is before.head.phase and after.head.order is before.head.order:
-                batch.lazy = True
-            else:
-                batch.material = True
+            # An acknowledgement is known here; the next owner reads it again.
+            batch.material |= not (isinstance(event, ev.Acked) and after.head.phase is before.head.phase and after.head.order is before.head.order)
         batch.transitions += fresh(before.head.recent, after.head.recent)
         batch.state = after
         if self.shared.trace:
@@ -463,6 +467,7 @@ class JobOwner:
         self.loaded = loaded
         self.state = loaded.state
         self._lazy_since = 0.0
+        self._uncommitted = 0
 
     def _after(self, batch: _Batch) -> None:
         """The effects of a commit. Any of them may be lost with this process: the next owner derives them from the state."""

@@ -16,8 +16,8 @@ class OwnerSettings:
     """Longest wait for more reports of a busy job before a commit."""
     batch: int = 1000
     """Most reports stepped together."""
-    lazy: float = 2.0
-    """A cursor or acknowledgement alone is committed after this long."""
+    lazy: float = 0.5
+    """A verb that changed nothing is shown as done (by the cursor) after this long."""
     tick: float = 1.0
     ack_after: float = 2.0
     """An order without an acknowledgement is published again after this long ..."""
