@@ -100,7 +100,7 @@ class Executor:
 
     def forward(self, number: int) -> None:
         if self.run is not None:
-            self.run.signal(number)
+            self.run.send_signal(number)
 
     # --- the run ----------------------------------------------------------------------------------------------------------------
 

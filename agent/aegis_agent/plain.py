@@ -32,7 +32,7 @@ async def run_bare(task: WorkerTask, environ: Mapping[str, str]) -> int:
         if executor.run is None:
             return
         if signals == 1 and number == signal.SIGINT:
-            executor.run.signal(number)  # the command hears an interrupt as an interrupt
+            executor.run.send_signal(number)  # the command hears an interrupt as an interrupt
         else:
             stopping.add(asyncio.ensure_future(executor.run.stop(task.spec.preemptGrace if signals == 1 else 0.0)))
 

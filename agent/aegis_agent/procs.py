@@ -14,6 +14,20 @@ from typing import NamedTuple
 VARIABLE = "AEGIS_SCOPE"
 
 
+def _read(path: str, size: int) -> bytes:
+    """The first `size` bytes of a file of /proc; b"" when the process is gone or not ours. Bare system calls: a sweep reads hundreds."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(fd, size)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
 class Proc(NamedTuple):
     """One live process. `start` (clock ticks since boot) and pid together are unique."""
 
@@ -33,10 +47,8 @@ def scope_prefix(uid: str, pod: str, attempt: int | None = None) -> str:
 
 def live(pid: int | str) -> Proc | None:
     """The process if it lives. A zombie does not, unless threads of it still run (a leader that called pthread_exit)."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            text = file.read(1024)
-    except OSError:
+    text = _read(f"/proc/{pid}/stat", 1024)
+    if not text:
         return None
     fields = text[text.rfind(b")") + 2 :].split()
     if fields[0] in (b"Z", b"X", b"x") and int(fields[17]) <= 1:
@@ -61,9 +73,17 @@ def processes() -> dict[int, Proc]:
 
 def descendants(procs: dict[int, Proc], roots: Iterable[int]) -> set[int]:
     """Pids below `roots`, without the roots."""
+    return _below(_children(procs), roots)
+
+
+def _children(procs: dict[int, Proc]) -> dict[int, list[int]]:
     children: dict[int, list[int]] = {}
     for proc in procs.values():
         children.setdefault(proc.parent, []).append(proc.pid)
+    return children
+
+
+def _below(children: dict[int, list[int]], roots: Iterable[int]) -> set[int]:
     found: set[int] = set()
     stack = list(roots)
     while stack:
@@ -76,11 +96,7 @@ def descendants(procs: dict[int, Proc], roots: Iterable[int]) -> set[int]:
 
 def carries(pid: int, prefix: str, *, whole: bool = False) -> bool:
     """Whether the environment of `pid` names a scope that begins with `prefix` (or is it, with `whole`). False when it may not be read."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
-            environ = file.read(1 << 20)
-    except OSError:
-        return False
+    environ = _read(f"/proc/{pid}/environ", 1 << 18)
     wanted = f"{VARIABLE}={prefix}".encode()
     if environ.startswith(wanted):
         at = 0
@@ -98,9 +114,10 @@ def members(prefix: str, *, whole: bool = False, roots: Iterable[int] = (), spar
     """
     procs = processes()
     me = os.getpid()
-    spared = set(spare) | {me}
-    spared |= descendants(procs, spared - {me})
-    found = descendants(procs, roots)
+    children = _children(procs)
+    spared = set(spare)
+    spared |= _below(children, spared) | {me}
+    found = _below(children, roots)
     carrying = {pid for pid in procs if pid not in found and pid not in spared and carries(pid, prefix, whole=whole)}
-    found |= carrying | descendants(procs, carrying)
+    found |= carrying | _below(children, carrying)
     return {pid: procs[pid] for pid in found - spared}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import time
 from collections import deque
@@ -101,6 +102,14 @@ class Run:
     def alive(self) -> bool:
         """Some rank has not ended."""
         return any(rank.child.alive for rank in self._ranks)
+
+    @property
+    def ended_by_us(self) -> bool:
+        """It ended because it was told to. A signal that was never sent from here (a kill that came first) is not ours."""
+        if not self.stop_asked:
+            return False
+        told = self.result.result().ending if self.result.done() and not self.result.cancelled() else None
+        return told is None or told.signal in (0, signal.SIGTERM) or (told.signal == signal.SIGKILL and self._patience.ran_out)
 
     @property
     def pids(self) -> list[int]:
@@ -220,7 +229,7 @@ class Run:
             self._patience.shorten(grace)
         return await asyncio.shield(self._stopping)
 
-    def signal(self, number: int) -> None:
+    def send_signal(self, number: int) -> None:
         """Forward a signal to the process groups of the ranks."""
         for rank in self._ranks:
             rank.child.signal_group(number)
@@ -233,6 +242,8 @@ class Run:
         return found
 
     async def _stop(self) -> Ended:
+        for rank in self._ranks:  # at once; the sweeps find what is outside of these groups
+            rank.child.signal_group(signal.SIGTERM, signal.SIGCONT)
         ended = await end(self._find, self._patience, kill_all=self._cgroup.kill if self._cgroup else None)
         for rank in self._ranks:
             for stream in rank.streams:
@@ -243,6 +254,8 @@ class Run:
         if self._cgroup is not None:
             self._cgroup.remove()
         self.gone = ended
+        self._reaper.reap()
+        self._one_ended()
         if not self.result.done() and not self.alive:
             last = max((rank.child.ended_at for rank in self._ranks), default=0)
             self.result.set_result(RunResult(None, -1, last, time.monotonic() - self._began))

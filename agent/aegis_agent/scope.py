@@ -109,6 +109,10 @@ class Patience:
         self.until = time.monotonic() + grace
         self._changed: asyncio.Event = asyncio.Event()
 
+    @property
+    def ran_out(self) -> bool:
+        return time.monotonic() >= self.until
+
     def shorten(self, grace: float) -> None:
         """At most `grace` seconds from now."""
         until = time.monotonic() + grace

@@ -76,7 +76,8 @@ class Worker:
         self._terms = 0
         self._activity: asyncio.Task[None] | None = None
         self._end: asyncio.Future[Exit] | None = None
-        self._reported: set[tuple[int, int]] = set()
+        self._reported: set[Rank] = set()
+        self._run_rank = Rank()
         self._why = ""
         self._settled = False
         """We have said that we are here: orders from now on count on this boot."""
@@ -238,6 +239,7 @@ class Worker:
         """Run the command of this incarnation, unless it runs already (a repeated round): then only the new round number is used from now on."""
         self._report(ReportKind.ACK, MessageType.ACK, OrderPhase.COMMAND, AckData(pid=os.getpid()))
         run = self.exec.run
+        self._run_rank = self.last
         if run is not None and run.plan.incarnation == order.incarnation:
             if run.stop_asked:  # one incarnation never runs twice here
                 await run.stop()
@@ -254,23 +256,24 @@ class Worker:
 
     def _run_ended(self, run: Run) -> None:
         """The command ended by itself, or something ended it that was not us: report it, once for each round."""
-        if run is not self.exec.run or self.plain or (run.stop_asked and not run.preempted) or run.result.cancelled():
+        if run is not self.exec.run or self.plain or run.result.cancelled() or (run.ended_by_us and not run.preempted):
             return
         result = run.result.result()
         self._ended_at = self._ended_at or time.monotonic()
-        key = (self.last.incarnation, self.last.seq_num)
-        if self.phase in (OrderPhase.COMMAND, OrderPhase.HANG) and key not in self._reported:
-            self._reported.add(key)
-            self._report_end(run, result)
+        # Of the run's own round when an order to stop has come meanwhile: it may still be the better evidence.
+        rank = self.last if self.phase in (OrderPhase.COMMAND, OrderPhase.HANG) else self._run_rank
+        if rank not in self._reported:
+            self._reported.add(rank)
+            self._report_end(run, result, rank)
         reason = result.ending.reason.value if result.ending else "finished"
         self.exec.note_end(last_word(self.task, result.code, reason=reason, run=run))
         self._tell_status()
 
-    def _report_end(self, run: Run, result: RunResult) -> None:
+    def _report_end(self, run: Run, result: RunResult, rank: Rank) -> None:
         told = result.ending
         if told is None and not run.preempted:
             data = FinishData(exitCode=0, step=self.exec.progress.step)
-            self._report(ReportKind.FINISH, MessageType.FINISH, OrderPhase.COMMAND, data)
+            self._report(ReportKind.FINISH, MessageType.FINISH, OrderPhase.COMMAND, data, rank)
             return
         reason = told.reason if told is not None else LostReason.PREEMPTED
         error = ErrorData(
@@ -284,7 +287,7 @@ class Worker:
             pids=len(run.pids),
         )
         self.exec.say(f"run {run.plan.incarnation} ended: {reason.value}, exit {result.code}: {error.message}")
-        self._report(ReportKind.ERROR, MessageType.ERROR, OrderPhase.COMMAND, error)
+        self._report(ReportKind.ERROR, MessageType.ERROR, OrderPhase.COMMAND, error, rank)
 
     async def _preempted(self) -> None:
         run = self.exec.run
@@ -393,12 +396,13 @@ class Worker:
         self._report_stopped_run("cut off from the bus, and no progress", began)
 
     def _report_stopped_run(self, why: str, at: int) -> None:
-        data = ErrorData(reason=LostReason.NO_ANSWER.value, message=why, diedAt=at, exitCode=self._child_code())
+        data = ErrorData(reason=LostReason.HUNG.value, message=why, diedAt=at, exitCode=self._child_code())
         self._report(ReportKind.ERROR, MessageType.ERROR, OrderPhase.COMMAND, data)
 
     # --- words --------------------------------------------------------------------------------------------------------------------
 
-    def _report(self, kind: ReportKind, type_: MessageType, phase: OrderPhase | None, data: object) -> None:
+    def _report(self, kind: ReportKind, type_: MessageType, phase: OrderPhase | None, data: object, rank: Rank | None = None) -> None:
+        rank = rank or self.last
         message = Message(
             AegisName=self.task.job,
             AegisNamespace=self.task.namespace,
@@ -411,8 +415,8 @@ class Worker:
             era=self.era,
             attempt=self.task.attempt,
             boot=self.boot,
-            incarnation=max(self.last.incarnation, 0),
-            seqNum=max(self.last.seq_num, 0),
+            incarnation=max(rank.incarnation, 0),
+            seqNum=max(rank.seq_num, 0),
         )
         self.reports.put(subjects.report(self.task.job, self.task.pod, kind.value), message)
 

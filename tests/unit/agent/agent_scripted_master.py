@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-
 from aegis_agent.handover import Exit, WorkerTask, read_exit, read_status
 from aegis_bus.connection import Bus
 from aegis_bus.identity import Identity
@@ -173,6 +172,8 @@ class Agent:
 
 def task_of(server: NatsServer, *command: str, pod: str = "w0", attempt: int = 1, workers: int = 1, **changes: Any) -> WorkerTask:
     """A task that reaches the server directly."""
-    spec = JobSpec(name="train", command=command, workers=workers, stopGrace=changes.pop("stopGrace", 5.0), preemptGrace=changes.pop("preemptGrace", 5.0))
+    spec = JobSpec(
+        name="train", command=command, workers=workers, stopGrace=changes.pop("stopGrace", 5.0), preemptGrace=changes.pop("preemptGrace", 5.0)
+    )
     spec = msgspec.structs.replace(spec, **{key: changes.pop(key) for key in list(changes) if hasattr(spec, key)})
     return WorkerTask(spec=spec, job=JOB, uid=UID, pod=pod, attempt=attempt, workers=workers, servers=(server.url,), **changes)

@@ -10,14 +10,17 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from agent_scripted_master import Agent, ScriptedMaster, task_of, until
-
-from aegis_agent.scope import processes, scope_prefix, carries
+from aegis_agent.scope import carries, processes, scope_prefix
 from aegis_bus.natsserver import NatsServer
 from aegis_proto.messages import CheckResponse, ErrorData, FinishData, PendingData, StoppedData
 from aegis_proto.phases import OrderPhase
+from agent_scripted_master import Agent, ScriptedMaster, task_of, until
 
-SLEEPER = (sys.executable, "-c", "import os,time; print('run', os.environ['TORCHELASTIC_RESTART_COUNT'], os.environ['MASTER_PORT'], flush=True); time.sleep(600)")
+SLEEPER = (
+    sys.executable,
+    "-c",
+    "import os,time; print('run', os.environ['TORCHELASTIC_RESTART_COUNT'], os.environ['MASTER_PORT'], flush=True); time.sleep(600)",
+)
 
 
 @pytest.fixture
@@ -34,7 +37,9 @@ async def master(server: NatsServer) -> AsyncIterator[ScriptedMaster]:
 
 
 def children(agent: Agent) -> list[int]:
-    return [pid for pid in processes() if carries(pid, scope_prefix("uid-1", agent.task.pod, agent.task.attempt)) and not carries(pid, "uid-1.w0.1.agent")]
+    return [
+        pid for pid in processes() if carries(pid, scope_prefix("uid-1", agent.task.pod, agent.task.attempt)) and not carries(pid, "uid-1.w0.1.agent")
+    ]
 
 
 async def test_from_bootcheck_over_a_killed_child_to_the_end(server: NatsServer, master: ScriptedMaster, tmp_path: Path) -> None:
