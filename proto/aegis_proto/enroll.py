@@ -88,6 +88,8 @@ def enroll(  # noqa: PLR0917
             second = stub.SyncWorkerCreds(request, timeout=max(0.05, deadline - time.monotonic()))
     except grpc.RpcError as error:
         raise _translate(target, error) from None
+    if not second.jwt:
+        raise Refused("badSignature", "E102 the nonce was not signed: `sign` gave nothing")
     return Enrolled(second.jwt, tuple(second.servers), int(second.expires))
 
 
@@ -103,7 +105,7 @@ def _translate(target: str, error: object) -> EnrollError:
     if ours:
         return Refused(ours, details)
     text = details.lower()
-    if any(word in text for word in ("certificate", "handshake failed", "peer name")):
+    if any(word in text for word in ("certificate", "handshake failed", "peer name", "verification check")):
         return CertificateBad(
             f"E102 the certificate of the credentials service at {target} was refused: {_tail(details)}. Check the CA file and the name"
         )

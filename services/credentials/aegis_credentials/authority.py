@@ -207,17 +207,18 @@ class Authority:
         generation = int(token.partition(".")[0]) if token else 0
 
         def change(record: CredRecord) -> CredRecord:
+            held = record.pods.get(node)
+            if held is not None and held.nkey == nkey and not held.cut:
+                return record  # the daemon kept its seed
             if token:
-                return rules.bind(record, node, generation, nkey, now=now, lifetime=0)
-            rules.holds(record, node, record.pods[node].attempt if node in record.pods else 1, nkey)
+                return rules.bind(record, node, generation, nkey, now=now, lifetime=self.lifetime)
+            rules.holds(record, node, held.attempt if held is not None else 1, nkey)
             return record
 
-        old = await self.records.read(subjects.cred_node(node))
-        await self.records.change(subjects.cred_node(node), change)
-        displaced = old.pods.get(node)
-        if displaced is not None and displaced.nkey != nkey:
-            await self.revoke_in("fleet", displaced.nkey)
-        await self.ensure_site()
+        record = await self.records.change(subjects.cred_node(node), change)
+        crashpoint("credentials.after-record")
+        if record.revoked:  # it took the place of another
+            await self.ensure_site()
         expires = now + self.lifetime
         return Issued(self.site.token("node", nkey, {"node": node}, name=node, expires=expires, now=now), expires, self.site.account("FLEET"))
 
@@ -232,11 +233,10 @@ class Authority:
     async def revoke_node(self, node: str) -> bool:
         """Cut off the daemon of `node`; a join token made later lets a new one in. False when nobody is bound."""
         now = int(time.time())
-        record = await self.records.change(subjects.cred_node(node), lambda old: rules.cut(old, node, now, 0))
-        if node not in record.pods:
-            return False
-        await self.revoke_in("fleet", record.pods[node].nkey)
-        return True
+        record = await self.records.change(subjects.cred_node(node), lambda old: rules.cut(old, node, now, self.lifetime))
+        crashpoint("credentials.after-record")
+        await self.ensure_site()
+        return node in record.pods
 
     async def revoke_pod(self, job: str, pod: str) -> bool:
         """Cut off the agent that holds `pod`; its next attempt may come. False when nobody is bound."""
@@ -249,9 +249,11 @@ class Authority:
         return pod in record.pods
 
     async def ensure_site(self) -> None:
-        """Make the servers hold AEGIS, FLEET and PEOPLE as this version renders them."""
+        """Make the servers hold AEGIS, FLEET and PEOPLE as this version renders them, with all that is revoked."""
         now = int(time.time())
+        nodes = await self.records.read_nodes()
         fleet = rules.revocations([await self.records.read(subjects.cred_account("fleet"))])
+        fleet |= {nkey: until for nkey, until in rules.revocations(nodes).items() if until + self.lifetime > now}
         people = rules.revocations([await self.records.read(subjects.cred_account("people"))])
         for name, token in (
             ("AEGIS", accounts.aegis(self.site.secret, now)),

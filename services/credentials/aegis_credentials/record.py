@@ -62,6 +62,8 @@ def bind(record: CredRecord, pod: str, attempt: int, nkey: str, *, now: int, lif
         if old.nkey != nkey:
             raise Refusal("bound", f"E102 {pod} attempt {attempt} already belongs to another process (nkey {old.nkey[:8]}...). One agent per place")
         return record
+    if any(binding.nkey == nkey for binding in record.pods.values()):
+        raise Refusal("bound", f"E102 {pod} attempt {attempt}: this nkey holds another place or attempt. Each makes its own")
     if old is not None:
         record = _revoked(record, [old.nkey], now, lifetime)
     return msgspec.structs.replace(record, pods={**record.pods, pod: Binding(attempt, nkey)})

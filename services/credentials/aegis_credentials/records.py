@@ -45,6 +45,11 @@ class Records:
                 found[int(subjects.token(stored.subject, 3))] = record
         return found
 
+    async def read_nodes(self) -> list[CredRecord]:
+        """The records of all node daemons."""
+        stored = await self._bus.get_many(STREAM, ["aegis.cred._node.*"], timeout=15.0)
+        return [messages.decode(CredRecord, item.data) for item in stored if not item.marker]
+
     async def _load(self, subject: str) -> tuple[CredRecord, int]:
         stored = await self._bus.get(STREAM, subject, leader=True)
         if stored is None:
