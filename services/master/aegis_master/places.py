@@ -13,10 +13,12 @@ from msgspec.structs import replace
 from aegis_master import counting, rounds, transitions
 from aegis_master.draft import Draft
 from aegis_master.events import PodGone, PodLost, PodReady, PodRunning
-from aegis_master.transitions import Trigger
+from aegis_master.transitions import Counting, Trigger
 
 AHEAD = 1000
 """An attempt or incarnation further ahead of the state than this is not believed."""
+MAX_BOOT, MAX_IP, MAX_NODE, MAX_UID = 32, 39, 40, 36
+"""Characters: what an agent says of itself cannot make a shard of 256 pods grow beyond the payload of a message."""
 
 
 def ready(draft: Draft, event: PodReady) -> None:
@@ -24,12 +26,14 @@ def ready(draft: Draft, event: PodReady) -> None:
     pod = draft.pod(event.index)
     if event.attempt < pod.attempt or event.attempt > pod.attempt + AHEAD:
         draft.drop("attempt")
+    elif not 0 < len(event.boot) <= MAX_BOOT:
+        draft.drop("boot")
     elif event.attempt > pod.attempt:
         if pod.present:
             _lose(draft, PodLost(event.index, event.attempt - 1, LostReason.KILLED, gone=True), event)
         else:
             _fill(draft, event)
-    elif not event.boot or event.boot in (pod.boot, pod.oldBoot):
+    elif event.boot in (pod.boot, pod.oldBoot):
         draft.drop("repeat")
     elif pod.present:
         _lose(draft, PodLost(event.index, event.attempt - 1, LostReason.RESTARTED, at=draft.now), event)
@@ -43,9 +47,9 @@ def _fill(draft: Draft, event: PodReady) -> None:
         event.index,
         attempt=event.attempt,
         boot=event.boot,
-        ip=event.ip,
-        node=event.node,
-        uid=event.uid,
+        ip=event.ip[:MAX_IP],
+        node=event.node[:MAX_NODE],
+        uid=event.uid[:MAX_UID],
         stopped=event.stopped,
         gone=False,
         placed=True,
@@ -118,28 +122,30 @@ def _lose(draft: Draft, event: PodLost, successor: PodReady | None = None) -> No
             )
         return
 
-    recovering = head.phase in (Phase.RESTARTING, Phase.TROUBLESHOOTING)
     preempted = event.reason is LostReason.PREEMPTED or (pod.toQuit and pod.reason == LostReason.PREEMPTED.value)
+    trigger = Trigger.PREEMPTED if preempted else Trigger.LOST
+    target = Phase.PENDING if head.phase is Phase.PENDING else Phase.RESTARTING
+    edge = transitions.find(head.phase, target, trigger)
+    assert edge is not None, f"{head.phase} -> {target} by {trigger}"
+    recovering = head.phase in (Phase.RESTARTING, Phase.TROUBLESHOOTING)
     if recovering and counting.may_move(head, head.incarnation, index, event.reason, event.at):
         counting.move(draft, index, event.reason)
         draft.note("moved", f"the count of incarnation {head.incarnation} goes to {pod_name(index)}: {event.reason.value}", index)
     else:
         if not pod.toQuit:
             draft.change(index, reason=event.reason.value)
-        if not preempted and not head.suspended and counting.feed(draft, index):
+        if edge.counting is Counting.UNCOUNTED and not head.suspended and counting.feed(draft, index):
             cause = f"{pod_name(index)} was lost {draft.pod(index).uncounted} times ({draft.pod(index).reason})"
             rounds.fail(draft, Trigger.BOOT, FailedReason.BOOT, index=index, cause=cause)
             return
-    trigger = Trigger.PREEMPTED if preempted else Trigger.LOST
-    if head.phase in (Phase.BOOT_CHECKING, Phase.TROUBLESHOOTING):
+    if target is not head.phase:
         rounds.order_out(draft)
-        _reset(draft, event, Phase.RESTARTING, False, successor)
-        rounds.go(draft, Phase.RESTARTING, trigger, index=index, cause=event.reason.value, node=node, message=event.message)
+        _reset(draft, event, target, False, successor)
+        rounds.go(draft, target, trigger, index=index, cause=event.reason.value, node=node, message=event.message)
         return
-    _reset(draft, event, head.phase, False, successor)
-    assert transitions.find(head.phase, head.phase, trigger) is not None, head.phase
+    _reset(draft, event, target, False, successor)
     rounds.await_places(draft)
-    draft.note("podLost", f"{pod_name(index)} lost while {head.phase}: {event.reason.value}, not counted", index, node=node, cause=event.reason.value)
+    draft.note("podLost", f"{pod_name(index)} lost while {target}: {event.reason.value}, not counted", index, node=node, cause=event.reason.value)
 
 
 def _reset(draft: Draft, event: PodLost, inner: Phase, finished: bool, successor: PodReady | None) -> None:
