@@ -11,6 +11,7 @@ so that no request is lost by a renewal.
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import logging
 import os
@@ -27,7 +28,7 @@ from nats.aio.msg import Msg as NatsMsg
 from aegis_bus import errors, jetstream, metrics
 from aegis_bus.identity import Identity
 from aegis_bus.jetstream import PubAck, Stored
-from aegis_bus.link import Headers, Link, LinkLost, Reply, as_reply
+from aegis_bus.link import Headers, Link, LinkLost, Reply, as_reply, refused
 
 __all__ = ["Bus", "Msg", "PubAck", "Stored", "Subscription"]
 
@@ -42,6 +43,8 @@ QUEUE = 65536
 MAX_BATCHES = 8
 """Atomic batches in flight: the server allows 50 open ones per stream for all clients together."""
 MAX_CORE = 4096
+ANSWER_WITHIN = 2.5
+"""Seconds a replaced connection stays for the answers that only it may give (`roles.RESPOND`: 2 s)."""
 
 OnClosed = Callable[[str], Any]
 OnConnected = Callable[[], Any]
@@ -56,10 +59,14 @@ class Msg:
     headers: Headers
     reply: str
     _bus: Bus
+    _link: Link | None = None
 
     async def respond(self, data: bytes) -> bool:
-        """Answer a request; False when there is nobody to answer or no connection."""
-        return bool(self.reply) and self._bus.core(self.reply, data)
+        """Answer a request; False when there is nobody to answer or no connection.
+
+        The right to answer belongs to the connection on which the request came: that one is used while it lives.
+        """
+        return bool(self.reply) and self._bus.core(self.reply, data, via=self._link)
 
 
 Handler = Callable[[Msg], Awaitable[None]]
@@ -80,10 +87,10 @@ class Subscription:
         self._remote: Any = None
         self._tasks = [asyncio.create_task(self._run(), name=f"sub {subject}") for _ in range(workers)]
 
-    async def _on_msg(self, msg: NatsMsg) -> None:
+    async def _on_msg(self, link: Link, msg: NatsMsg) -> None:
         reply = as_reply(msg)
         try:
-            self._inbox.put_nowait(Msg(msg.subject, reply.data, reply.headers, msg.reply, self._bus))
+            self._inbox.put_nowait(Msg(msg.subject, reply.data, reply.headers, msg.reply, self._bus, link))
         except asyncio.QueueFull:
             metrics.SLOW.labels(self._bus.service).inc()
 
@@ -101,7 +108,7 @@ class Subscription:
     async def attach(self, link: Link) -> None:
         """Subscribe on a new link, then leave the old one: nothing is missed between."""
         old, remote = self._link, self._remote
-        self._remote = await link.subscribe(self.subject, self.queue, self._on_msg)
+        self._remote = await link.subscribe(self.subject, self.queue, functools.partial(self._on_msg, link))
         self._link, self.refused = link, None
         if old is not None:
             await old.drain(remote)
@@ -149,7 +156,9 @@ class Bus:
         self._on_closed, self._on_connected, self._jwt_source = on_closed, on_connected, jwt_source
         self._link: Link | None = None
         self._up = asyncio.Event()
+        self._hopeless = asyncio.Event()
         self._closing = False
+        self._retired: set[Link] = set()
         self._subs: set[Subscription] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._core: set[asyncio.Task[None]] = set()
@@ -189,11 +198,24 @@ class Bus:
         bus = cls(identity, servers, name=name, tls=tls, on_closed=on_closed, on_connected=on_connected, jwt_source=jwt_source)
         bus._supervisor = asyncio.create_task(bus._supervise(), name=f"bus {name}")
         try:
-            await bus.wait_connected(timeout)
+            await bus._first_connection(timeout)
         except BaseException:
             await bus.close()
             raise
         return bus
+
+    async def _first_connection(self, timeout: float) -> None:
+        """As `wait_connected`; but credentials that have expired, and that nobody renews, are not waited for."""
+        hopeless = asyncio.create_task(self._hopeless.wait())
+        waiting = asyncio.create_task(self.wait_connected(timeout))
+        try:
+            await asyncio.wait([hopeless, waiting], return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done():
+                raise self._why_not()
+            await waiting
+        finally:
+            hopeless.cancel()
+            waiting.cancel()
 
     @property
     def connected(self) -> bool:
@@ -234,8 +256,8 @@ class Bus:
         self._up.clear()
         for sub in subs:
             await sub.unsubscribe()
-        if self._link is not None:
-            await self._link.close("closed", grace)
+        for link in [*self._retired, *([self._link] if self._link is not None else [])]:
+            await link.close("closed", grace)
         for task in list(self._tasks):
             task.cancel()
         if self.closed_reason != "closed":
@@ -266,7 +288,14 @@ class Bus:
             except (errors.Unreachable, LinkLost):
                 return  # the old link will end too; the supervisor goes on with the new JWT
             metrics.RENEWALS.labels(self.service).inc()
-            self._spawn(old.close("renewed", grace=5.0))
+            self._spawn(self._retire(old))
+
+    async def _retire(self, link: Link) -> None:
+        """Close a link that another one has replaced, when what it owes has been answered."""
+        self._retired.add(link)
+        await asyncio.sleep(ANSWER_WITHIN)
+        await link.close("renewed", grace=5.0)
+        self._retired.discard(link)
 
     async def _supervise(self) -> None:
         wait = 0.0
@@ -291,6 +320,8 @@ class Bus:
             except errors.Unreachable as error:
                 if isinstance(error, errors.CredentialsRefused):
                     self.closed_reason = error.reason
+                    if error.reason == "expired" and self._jwt_source is None:
+                        self._hopeless.set()
                 wait = min(MAX_WAIT, max(FIRST_WAIT, wait * 2))
             except LinkLost:
                 wait = max(wait, FIRST_WAIT)
@@ -304,7 +335,7 @@ class Bus:
         metrics.DISCONNECTS.labels(self.service, reason).inc()
         log.warning("bus %s: connection ended (%s)", self.name, reason)
         if reason in ("expired", "revoked", "refused"):
-            self._last_error = errors.refused(self.identity.name, reason)
+            self._last_error = refused(self.identity, reason)
         self._tell(self._on_closed, reason)
 
     async def _dial_any(self) -> Link:
@@ -375,9 +406,9 @@ class Bus:
 
     # --- core messages ---------------------------------------------------------------------------------------------------------
 
-    def core(self, subject: str, data: bytes, reply: str = "") -> bool:
+    def core(self, subject: str, data: bytes, reply: str = "", via: Link | None = None) -> bool:
         """Core publish, at most once. False (and dropped) when not connected, too large, or too many wait for the socket."""
-        link = self._link
+        link = via if via is not None and via.alive else self._link
         if link is None or not link.alive or len(data) > self._payload_limit(link) or len(self._core) >= MAX_CORE:
             metrics.DROPPED.labels(self.service).inc()
             return False

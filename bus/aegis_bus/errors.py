@@ -76,12 +76,22 @@ def unreachable(servers: list[str], last: str, tries: int, seconds: float) -> Un
     )
 
 
-def refused(name: str, reason: str, detail: str = "") -> CredentialsRefused:
-    """E102. `name` is the name inside the credentials, `reason` expired | revoked | refused, `detail` e.g. "3 h ago"."""
+def refused(name: str, reason: str, expired_for: float | None = None, detail: str = "") -> CredentialsRefused:
+    """E102. `name` is the name inside the credentials, `reason` expired | revoked | refused, `expired_for` seconds since the expiry."""
     what = {"expired": "expired", "revoked": "were revoked"}.get(reason, "were refused by the bus")
-    return CredentialsRefused(
-        f'E102 your credentials "{name}" {what}{" " + detail if detail else ""}. Renew: aegis creds issue, or ask an operator', reason
-    )
+    if reason == "expired" and expired_for is not None and expired_for >= 0:
+        what += f" {ago(expired_for)} ago"
+    elif detail:
+        what += f" ({detail})"
+    return CredentialsRefused(f'E102 your credentials "{name}" {what}. Renew: aegis creds issue, or ask an operator', reason)
+
+
+def ago(seconds: float) -> str:
+    """`40 s`, `12 min`, `3 h`, `5 d`."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def not_allowed(name: str, verb: str, subject: str) -> NotAllowed:

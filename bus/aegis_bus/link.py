@@ -13,6 +13,7 @@ import logging
 import re
 import secrets
 import ssl
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -138,7 +139,7 @@ class Link:
             await link._destroy()
             cause = error if reason_of(error) != "lost" else link.last_error or error
             if reason_of(cause) in ("expired", "revoked", "refused"):
-                raise errors.refused(identity.name, _refusal(identity, reason_of(cause)), f"({cause})") from None
+                raise refused(identity, reason_of(cause), str(cause).removeprefix("nats: ").strip("'")) from None
             if isinstance(error, nats.errors.NoServersError) and link.last_error is not None:
                 raise link.last_error from None
             raise
@@ -327,9 +328,12 @@ class Link:
         await self._client.flush(timeout=timeout)
 
 
-def _refusal(identity: Identity, reason: str) -> str:
-    """The server names an expired JWT only as an "Authorization Violation" at connect; the JWT itself says more."""
-    return "expired" if reason == "refused" and identity.expired() else reason
+def refused(identity: Identity, reason: str, detail: str = "") -> errors.CredentialsRefused:
+    """E102. At connect the server calls an expired JWT only an "Authorization Violation"; the JWT itself says more."""
+    if reason == "refused" and identity.expired():
+        reason = "expired"
+    expired_for = time.time() - identity.expires if identity.expires else None
+    return errors.refused(identity.name, reason, expired_for, detail)
 
 
 def as_reply(msg: NatsMsg) -> Reply:
