@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from aegis_bus import logs
 from aegis_proto.ids import check_id, nearest_id
 
 from aegis_agent.daemon.service import Daemon, NodeInUse, Settings
@@ -118,6 +119,8 @@ def main(argv: Sequence[str]) -> int:
     except ValueError as error:
         sys.stderr.write(f"aegis-agent node: {error}\n")
         return 2
+    level = os.environ.get("AEGIS_LOGS_LEVEL", "info").lower()
+    logs.configure("node", level if level in ("debug", "info", "warning", "error") else "info", wanted.node)
     try:
         return asyncio.run(_run(wanted))
     except NodeInUse as error:

@@ -125,7 +125,7 @@ class Teller:
                 bucket = int(now_ms / 1000 // SILENT_REPEAT * SILENT_REPEAT * 1000)
                 if said is None or now - said[1] >= SILENT_REPEAT:
                     result.append(_dated(item, bucket, item.fact.message))
-            elif said is None or said[0] != item.msg_id or (item.until_seen and now - said[1] >= said[2]):
+            elif said is None or (item.until_seen and (said[0] != item.msg_id or now - said[1] >= said[2])):
                 result.append(item)
         self._forget(held)
         return result
