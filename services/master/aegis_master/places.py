@@ -57,9 +57,9 @@ def _fill(draft: Draft, event: PodReady) -> None:
         suspect=False,
     )
     if head.adopting:
-        runs = event.incarnation if event.running and event.incarnation >= 0 else -1
+        known = event.incarnation if 0 <= event.incarnation <= head.incarnation + AHEAD else -1
+        runs = known if event.running else -1
         same = runs if head.adoptIncarnation in (-2, runs) else -1
-        known = event.incarnation if event.incarnation <= head.incarnation + AHEAD else -1
         draft.set(adoptIncarnation=same, adoptMax=max(head.adoptMax, known))
     draft.note("podReady", f"{pod_name(event.index)} is here, attempt {event.attempt}", event.index, node=event.node)
 

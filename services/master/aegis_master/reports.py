@@ -18,6 +18,8 @@ from aegis_master.transitions import Trigger
 PORT_RETRIES = 3
 PORT_SECONDS = 30.0
 """EADDRINUSE later than this after the start is an error like another."""
+MAX_ADDR, MAX_NOTES = 253, 16
+"""Characters of a host name; failed checks of one report that are told to people."""
 NOT_STARTED = (126, 127)
 """Exit codes of a command that cannot be started."""
 
@@ -80,11 +82,11 @@ def finished(draft: Draft, event: Finished) -> None:
     else:
         failed = rounds.worst(event.results, event.tree_gone)
         draft.change(event.index, finished=True, failed=failed, stopped=head.incarnation if event.tree_gone and head.started else pod.stopped)
-        if event.index == 0 and event.addr:
+        if event.index == 0 and 0 < len(event.addr) <= MAX_ADDR and 0 <= event.port < 65536:
             draft.set(masterAddr=event.addr, masterPort=event.port)
-        for result in event.results:
-            if not result.Pass:
-                draft.note("check", f"{pod_name(event.index)} failed {result.CheckType}: {result.Result}", event.index, check=result.CheckType)
+        for result in [result for result in event.results if not result.Pass][:MAX_NOTES]:
+            check, words = result.CheckType[:64], result.Result[:500]
+            draft.note("check", f"{pod_name(event.index)} failed {check}: {words}", event.index, check=check)
 
 
 def errored(draft: Draft, event: Errored) -> None:
