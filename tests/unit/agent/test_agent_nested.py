@@ -83,8 +83,7 @@ def test_accelerate_is_told_its_world_by_flags() -> None:
     found = detect(argv)
     assert found is not None
     assert with_flags(argv, found, VALUES)[:12] == (
-        ["accelerate", "launch", "--num_machines", "4", "--machine_rank", "2", "--num_processes", "32"]
-        + ["--main_process_ip", "10.0.0.1", "--main_process_port", "23456"]
+        "accelerate launch --num_machines 4 --machine_rank 2 --num_processes 32 --main_process_ip 10.0.0.1 --main_process_port 23456".split()
     )
 
 
