@@ -20,6 +20,7 @@ from typing import Any
 
 import psutil
 from aegis_bus.connection import Bus
+from aegis_bus.errors import BusError
 from aegis_bus.identity import Identity
 from aegis_bus.jobstore import JobStore
 from aegis_bus.natsserver import NatsServer
@@ -92,7 +93,6 @@ class House:
     nats: NatsServer
     children: dict[str, Child] = field(default_factory=dict)
     admin: Bus | None = None
-    heads: dict[str, list[Head]] = field(default_factory=dict)
 
     # --- processes --------------------------------------------------------------------------------------------------------
 
@@ -165,23 +165,28 @@ class House:
     # --- jobs -------------------------------------------------------------------------------------------------------------
 
     async def submit(self, command: Sequence[str], name: str = "job", **spec: Any) -> str:
-        """Submit, and keep every head of the job from the first on."""
-        assert self.admin is not None
+        """Submit; the id of the job."""
         wanted = JobSpec(name=name, command=tuple(command), **{"stopGrace": 5.0, "cwd": str(self.folder), **spec})
         request = messages.encode(Submit(wanted, uuid.uuid4().hex))
 
-        async def ask() -> SubmitReply:
-            assert self.admin is not None
-            return read_reply(SubmitReply, await self.admin.request(subjects.rpc_do("master", "submit", wanted.namespace), request, timeout=10.0))
+        data = await self.ask(subjects.rpc_do("master", "submit", wanted.namespace), request)
+        return read_reply(SubmitReply, data).job
 
-        reply = await ask()
-        self.heads.setdefault(reply.job, [])
-        return reply.job
+    async def ask(self, subject: str, request: bytes, timeout: float = 30.0) -> bytes:
+        """A request that is repeated (it is the same one each time) until somebody answers."""
+
+        async def once() -> bytes | None:
+            assert self.admin is not None
+            try:
+                return await self.admin.request(subject, request, timeout=5.0)
+            except BusError:
+                return None
+
+        return bytes(await until(once, timeout, subject))
 
     async def act(self, verb: str, job: str, **more: Any) -> ActionReply:
-        assert self.admin is not None
         request = messages.encode(ActionRequest(job, uuid.uuid4().hex, who="test", **more))
-        return read_reply(ActionReply, await self.admin.request(subjects.rpc_do("master", verb, "default"), request, timeout=10.0))
+        return read_reply(ActionReply, await self.ask(subjects.rpc_do("master", verb, "default"), request))
 
     async def state(self, job: str) -> JobState:
         assert self.admin is not None
