@@ -16,7 +16,7 @@ from aegis_bus import errors
 from aegis_bus.connection import Bus
 from aegis_bus.identity import Identity
 from aegis_proto import api, api_nodes, subjects
-from aegis_proto.messages import BadMessage, decode, encode
+from aegis_proto.messages import BadMessage, encode
 
 from aegis_cli.context import Target, resolve
 from aegis_cli.errors import CliError, from_text
@@ -180,4 +180,3 @@ def read_reply(kind: type[T], data: bytes) -> T:
         raise CliError(refused.code, text, refused.hint, exit=refused.exit_code, details=list(refused.details)) from None
     except BadMessage as error:
         raise CliError("E107", f"the answer of the service does not decode: {error}") from None
-

@@ -165,7 +165,7 @@ _ROWS = [
     Code(
         "E123",
         "the stack did not come up",
-        "The keeper starts nats-server, credentials, masters, the job controller and the node daemons, and waits until each answers. One of them did not.",
+        "The keeper starts nats-server, credentials, masters, the job controller and the node daemons, and waits until each answers. One did not.",
         "The message names the part; its log lies under logs/ in the stack's folder.",
         UNREACHABLE,
     ),

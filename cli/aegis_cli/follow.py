@@ -101,7 +101,9 @@ def surface(out: Output) -> Surface:
 class Follower:
     """One followed job. `on_signal(n)` is called at the n-th Ctrl-C (or SIGTERM); what it returns is shown. None: a signal ends the following."""
 
-    def __init__(self, client: Client, job: str, shown: Surface, output: WorkerOutput | None = None, verbose: bool = False, keys: str = "") -> None:
+    def __init__(
+        self, client: Client, job: str, shown: Surface, output: WorkerOutput | None = None, *, verbose: bool = False, keys: str = ""
+    ) -> None:
         self.client, self.job, self.shown, self.output, self.verbose = client, job, shown, output, verbose
         self.model = models.Model(job, keys=keys, now=time.time())
         self.detached = False

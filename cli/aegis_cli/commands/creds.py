@@ -51,6 +51,7 @@ def register(app: typer.Typer) -> None:
     @command(group, "issue", acting=True)
     def issue(
         env: Env,
+        *,
         role: Annotated[str, typer.Option("--role", metavar="reader|nsreader|user|operator|node", help="What it may do.")],
         out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Where to write it (0600).", show_default=False)] = None,
         name: Annotated[str, typer.Option("--name", metavar="NAME", help="Who it is for.")] = "",
@@ -93,6 +94,7 @@ def register(app: typer.Typer) -> None:
     @command(group, "revoke", acting=True)
     def revoke(
         env: Env,
+        *,
         file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="Credentials file whose key is to be revoked.")] = None,
         nkey: Annotated[str, typer.Option("--nkey", metavar="U...", help="Public key of a person or tool.")] = "",
         node: Annotated[str, typer.Option("--node", metavar="NODE", help="A node daemon.")] = "",
@@ -129,6 +131,7 @@ def _setup(app: typer.Typer) -> None:
     @command(app, "setup", acting=True)
     def setup(
         env: Env,
+        *,
         folder: Annotated[Path, typer.Option("--state", metavar="DIR", help="Folder of the site: keys, auth.conf, TLS. Keep it safe.")],
         server: Annotated[list[str] | None, typer.Option("--server", metavar="URL", help="The running bus: also create the streams there.")] = None,
         host: Annotated[list[str] | None, typer.Option("--host", metavar="NAME", help="Name or address of the credentials service (TLS).")] = None,
@@ -152,7 +155,9 @@ def _setup(app: typer.Typer) -> None:
         if server:
 
             async def work() -> str:
-                bus = await Bus.connect(Identity.from_creds(site.issue("admin")), server, name="setup", tls_ca=str(ca) if ca else None, timeout=env.timeout)
+                bus = await Bus.connect(
+                    Identity.from_creds(site.issue("admin")), server, name="setup", tls_ca=str(ca) if ca else None, timeout=env.timeout
+                )
                 try:
                     return await ensure_streams(bus, replicas, restored=restored)
                 finally:

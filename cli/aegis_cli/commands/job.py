@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 import re
 import time
 from collections import deque
@@ -58,7 +59,8 @@ WORKERS = [
 def chinese(detail: api.JobDetail) -> str:
     """The sentence of the user's side, as the platform shows it."""
     job = detail.summary
-    return f"您的最大重启次数为 {job.maxRetry} 次,目前已重启 {min(job.recoverCount, job.maxRetry)} 次;当发现硬件问题,系统将自动帮您重调度,目前已发生 {job.errorNodes} 次"
+    used = min(job.recoverCount, job.maxRetry)
+    return f"您的最大重启次数为 {job.maxRetry} 次,目前已重启 {used} 次;当发现硬件问题,系统将自动帮您重调度,目前已发生 {job.errorNodes} 次"
 
 
 def header(detail: api.JobDetail, lang: str = "en") -> str:
@@ -105,6 +107,7 @@ def _reading(group: typer.Typer) -> None:
     @command(group, "submit", acting=True, pass_through=True)
     def submit(
         env: Env,
+        *,
         cmd: running.Command = None,
         file: running.File = None,
         name: running.Name = None,
@@ -137,6 +140,7 @@ def _reading(group: typer.Typer) -> None:
     @command(group, "ls", "list", watch=True)
     def ls(
         env: Env,
+        *,
         everything: Annotated[bool, typer.Option("--all", help="Also jobs that have ended.")] = False,
         phase: Annotated[str, typer.Option("--phase", metavar="PHASE", help="Only this phase.")] = "",
         user: Annotated[str, typer.Option("--user", metavar="USER", help="Only this user's.")] = "",
@@ -173,7 +177,7 @@ def _reading(group: typer.Typer) -> None:
                         body = msgspec.json.encode(job)
                         if seen.get(job.job) != body:
                             seen[job.job] = body
-                            text = f"{job.job}  {job.phase}  restarts {job.recoverCount}/{job.maxRetry}  inc {job.incarnation}  {job.lastReason}".rstrip()
+                            text = f"{job.job}  {job.phase}  restarts {job.recoverCount}/{job.maxRetry}  inc {job.incarnation}"
                             env.out.line("Job", job, text)
                     await asyncio.sleep(1.0)
                     jobs = await ask(client)
@@ -295,7 +299,7 @@ def _reading(group: typer.Typer) -> None:
                 detail = await client.job(job, workers=False)
                 shown = surface(env.out)
                 output = WorkerOutput(target.stack, detail.summary.job) if target.stack else None
-                follower = Follower(client, detail.summary.job, shown, output, env.out.verbose > 0, "Ctrl-C detaches; the job goes on")
+                follower = Follower(client, detail.summary.job, shown, output, verbose=env.out.verbose > 0, keys="Ctrl-C detaches; the job goes on")
                 try:
                     model = await follower.until(lambda m: m.terminal)
                 finally:
@@ -357,6 +361,7 @@ def _end(env: Env, detail: api.JobDetail) -> int:
 def _logs(app: typer.Typer, group: typer.Typer) -> None:
     def logs(
         env: Env,
+        *,
         job: JobName,
         follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines come.")] = False,
         worker: Annotated[str, typer.Option("--worker", metavar="W", help="Only this worker (w0).")] = "",
@@ -388,7 +393,7 @@ def _logs(app: typer.Typer, group: typer.Typer) -> None:
                 places = ", ".join(f"{view.pod} on {view.node}" for view in detail.workers[:8] if view.node)
                 raise CliError(
                     "E104",
-                    f"logs of {detail.summary.job} lie at its nodes ({places or 'no node yet'}): aegis-agent node keeps them in STATE/slots/*/agent.log. "
+                    f"logs of {detail.summary.job} lie at its nodes ({places or 'no node yet'}): in STATE/slots/*/agent.log of aegis-agent node. "
                     "Only the stack of this machine can be read from here",
                 )
             return detail, target.stack
@@ -470,7 +475,7 @@ def _acting(group: typer.Typer) -> None:
                 if not env.dry_run:
                     reply = await client.action("set", detail.summary, env.reason, None, pairs)
                     await _settled(client, reply, env.timeout)
-                columns = [Column(key.upper(), lambda item, key=key: item[key]) for key in ("key", "old", "new")]
+                columns = [Column(key.upper(), operator.itemgetter(key)) for key in ("key", "old", "new")]
                 env.out.listing("Action", [row], columns, lambda item: item["job"])
 
         run_async(work())

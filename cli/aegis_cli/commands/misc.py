@@ -59,7 +59,7 @@ def register(app: typer.Typer) -> None:
     @command(app, "completion")
     def completion(env: Env, shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish")] = "bash") -> None:
         """Print the completion script: `aegis completion bash > ~/.local/share/bash-completion/completions/aegis`."""
-        from typer.completion import get_completion_script
+        from typer._completion_shared import get_completion_script
 
         if shell not in ("bash", "zsh", "fish"):
             raise CliError("E107", f'shell "{shell}": bash, zsh or fish', exit=2)

@@ -72,6 +72,7 @@ def register(app: typer.Typer) -> None:
     @command(group, "ls", "list", watch=True)
     def ls(
         env: Env,
+        *,
         excluded: Annotated[bool, typer.Option("--excluded", help="Only excluded nodes.")] = False,
         bad: Annotated[bool, typer.Option("--bad", help="Only nodes that cannot take work.")] = False,
         job: Annotated[str, typer.Option("--job", metavar="JOB", help="Only nodes of this job.")] = "",
@@ -93,7 +94,7 @@ def register(app: typer.Typer) -> None:
                         now = msgspec.structs.replace(node, seenAgo=-1.0)
                         if seen.get(node.node) != now:
                             seen[node.node] = now
-                            text = f"{node.node}  {node.health}  {','.join(node.jobs) or '-'}  free {node.free}/{len(node.slots)}  {node.reason}".rstrip()
+                            text = f"{node.node}  {node.health}  {','.join(node.jobs) or '-'}  free {node.free}/{len(node.slots)}"
                             env.out.line("Node", node, text)
                     await asyncio.sleep(1.0)
                     nodes = [node for node in await _ask(client) if wanted(node)]

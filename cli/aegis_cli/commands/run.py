@@ -115,6 +115,7 @@ def register(app: typer.Typer) -> None:
     @command(app, "run", acting=True, pass_through=True)
     def run(
         env: Env,
+        *,
         cmd: Command = None,
         file: File = None,
         name: Name = None,
@@ -165,7 +166,7 @@ async def _run(env: Env, start: Start, stack: stacks.Stack | None, detach: bool,
             return 0
         shown = surface(env.out)
         output = WorkerOutput(stack.base, reply.job) if stack else None
-        follower = Follower(client, reply.job, shown, output, env.out.verbose > 0, "Ctrl-C stop · twice = kill")
+        follower = Follower(client, reply.job, shown, output, verbose=env.out.verbose > 0, keys="Ctrl-C stop · twice = kill")
 
         async def stop(number: int) -> str:
             detail = await client.job(reply.job, workers=False)

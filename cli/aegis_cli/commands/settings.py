@@ -44,13 +44,13 @@ def shown(value: Any) -> str:
 
 def template(config: files.Config) -> str:
     """A commented aegis.toml with every key and its default."""
-    lines = ["# Every key with its default. Durations: seconds, or 10min, 24h. aegis config check FILE tells mistakes.", ""]
+    lines = ["# Every key with its default. Durations: seconds, or 10min, 24h. aegis config check FILE tells mistakes."]
     section = ""
     for key, value, _ in config.rows():
         head, _, name = key.partition(".")
         if head != section:
             section = head
-            lines += ["" if lines[-1] else "", f"[{section}]"] if len(lines) > 2 else [f"[{section}]"]
+            lines += ["", f"[{section}]"]
         lines.append(f"# {name} = {shown(value)}")
     return "\n".join(lines) + "\n"
 

@@ -112,7 +112,7 @@ def main(mark: str, command: list[str]) -> int:
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     os.environ[VARIABLE] = mark
     locks = [int(fd) for fd in os.environ.pop("AEGIS_STACK_LOCK_FD", "").split() if fd]
-    keeper = subprocess.Popen(command, pass_fds=locks, preexec_fn=dies_with_parent(signal.SIGTERM))
+    keeper = subprocess.Popen(command, pass_fds=locks, preexec_fn=dies_with_parent(signal.SIGTERM))  # noqa: PLW1509 - one thread
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: keeper.send_signal(signal.SIGTERM))

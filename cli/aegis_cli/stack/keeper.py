@@ -40,6 +40,8 @@ LOOK = 0.1
 USERS_LOOK = 0.5
 READY_TIMEOUT = 45.0
 BACKOFF, BACKOFF_MAX = 0.2, 5.0
+STANDBY_WAIT = 10.0
+"""Before a master is started again while another one lives: that one takes its jobs first, undisturbed."""
 HEALTHY = 30.0
 """A part that ran so long starts its backoff anew."""
 STOP_GRACE = 4.0
@@ -241,6 +243,8 @@ class Keeper:
     def _ended(self, part: parts.Part, code: int, now: float) -> None:
         tries = 0 if now - self._begun.get(part.name, now) > HEALTHY else self._tries.get(part.name, 0)
         wait = min(BACKOFF * 2**tries, BACKOFF_MAX)
+        if part.kind == "master" and any(other.kind == "master" and other.state == "up" for other in self.parts if other is not part):
+            wait = STANDBY_WAIT
         self._tries[part.name], self._due[part.name] = tries + 1, now + wait
         part.restarts, part.state, part.pid = part.restarts + 1, "down", 0
         part.last = f"signal {-code}" if code < 0 else f"exit {code}"

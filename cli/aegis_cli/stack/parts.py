@@ -70,7 +70,7 @@ def neutral(environ: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in environ.items() if KEPT.fullmatch(key)}
 
 
-def _service(kind: str, name: str, module: str, layout: Layout, http: int, extra: Mapping[str, str], replica: str) -> Part:
+def _service(kind: str, name: str, module: str, layout: Layout, *, http: int, extra: Mapping[str, str], replica: str) -> Part:
     environment = {
         "AEGIS_BUS_SERVERS": layout.servers,
         "AEGIS_SERVICE_REPLICA": replica,
@@ -87,17 +87,17 @@ def _service(kind: str, name: str, module: str, layout: Layout, http: int, extra
 
 def credentials(layout: Layout, http: int) -> Part:
     extra = {"AEGIS_CREDENTIALS_STATE": str(layout.site), "AEGIS_CREDENTIALS_LISTEN": layout.grpc}
-    return _service("credentials", "credentials", "aegis_credentials", layout, http, extra, "c1")
+    return _service("credentials", "credentials", "aegis_credentials", layout, http=http, extra=extra, replica="c1")
 
 
 def master(layout: Layout, http: int, number: int, replica: str) -> Part:
     """`replica` is new at every start: a killed replica's lease must be missed, not renewed by its successor."""
-    return _service("master", f"master-{number}", "aegis_master", layout, http, {}, replica)
+    return _service("master", f"master-{number}", "aegis_master", layout, http=http, extra={}, replica=replica)
 
 
 def jobcontroller(layout: Layout, http: int) -> Part:
     extra = {"AEGIS_CREDENTIALS_SERVER": layout.grpc, "AEGIS_CREDENTIALS_TLS_CA": str(layout.ca)}
-    return _service("jobcontroller", "jobcontroller", "aegis_jobcontroller", layout, http, extra, "jc1")
+    return _service("jobcontroller", "jobcontroller", "aegis_jobcontroller", layout, http=http, extra=extra, replica="jc1")
 
 
 def node(layout: Layout, name: str, alone: bool) -> Part:
