@@ -27,13 +27,13 @@ from aegis_bus.jobstore import JobStore, Loaded
 from aegis_bus.ordered import Gap, OrderedReader
 from aegis_proto import subjects
 from aegis_proto.api import Progress
-from aegis_proto.ids import pod_name
+from aegis_proto.ids import pod_index, pod_name
 from aegis_proto.messages import BadMessage, Fact, Heartbeat, decode
-from aegis_proto.phases import FactKind, Mode, Phase
-from aegis_proto.state import JobState, Transition
+from aegis_proto.phases import FactKind, LostReason, Mode, Phase
+from aegis_proto.state import Head, JobState, Transition
 
+from aegis_master import counting, intake, machine, metrics
 from aegis_master import events as ev
-from aegis_master import intake, machine, metrics
 from aegis_master.clock import ServerClock
 from aegis_master.effects import Effects
 from aegis_master.judge import AskPlatform, Dead, Judge, Suspect
@@ -359,6 +359,8 @@ class JobOwner:
         now = time.monotonic()
         head = batch.state.head
         self._follow(batch.state, now)
+        if (witness := witness_of(head)) >= 0:
+            self.judge.peer_error(witness, now)
         for finding in self.judge.tick(now):
             match finding:
                 case Suspect(index, attempt, suspect):
@@ -507,6 +509,13 @@ def fresh(before: tuple[Transition, ...], after: tuple[Transition, ...]) -> tupl
         if after[i] is last:
             return after[i + 1 :]
     return after
+
+
+def witness_of(head: Head) -> int:
+    """Place of the worker whose Error began the recovery that runs now, -1 when none did: level, so that a takeover does not forget the witness."""
+    recovering = head.phase in (Phase.RESTARTING, Phase.TROUBLESHOOTING) and head.countedIncarnation == head.incarnation
+    told = head.countedEvidence in (counting.EVIDENCE_ERROR, counting.EVIDENCE_SIGNAL, counting.EVIDENCE[LostReason.COLLATERAL])
+    return pod_index(head.countedPod) if recovering and told and head.countedPod else -1
 
 
 async def last_sequence(bus: Bus, stream: str) -> int:
