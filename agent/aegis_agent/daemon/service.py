@@ -12,6 +12,7 @@ import os
 import random
 import signal
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +42,8 @@ REREAD = (0.005, 0.02, 0.1, 0.5, 2.0)
 """Seconds before each further read of a slot whose change was heard but is not stored yet."""
 REPEAT = 30.0
 """Seconds after which slots are read and the status is told again, whatever happened."""
+HOPE = 5.0
+"""How long what a wake-up showed is looked for: longer than a batch may take."""
 ECHO = 0.2
 
 
@@ -98,6 +101,8 @@ class Daemon:
         self._bus: Bus | None = None
         self._dirty = asyncio.Event()
         self._read = asyncio.Event()
+        self._unregistered = asyncio.Event()
+        self._hoped: dict[str, tuple[bytes, float]] = {}  # slot -> content a wake-up showed, and when
         self._beat = asyncio.Event()
         self._stop = asyncio.Event()
         self._quick = 0
@@ -137,7 +142,7 @@ class Daemon:
         self._dirty.set()
         self._reap()
         work = [loop.create_task(keeper.run(), name=f"slot {name}") for name, keeper in self.keepers.items()]
-        tasks = [loop.create_task(part(), name=part.__name__) for part in (self._connect, self._slots, self._status, self._beats)]
+        tasks = [loop.create_task(part(), name=part.__name__) for part in (self._connect, self._slots, self._spec, self._status, self._beats)]
         if self.settings.echo:
             tasks.append(loop.create_task(self._echoes()))
         stop = loop.create_task(self._stop.wait())
@@ -207,7 +212,7 @@ class Daemon:
             if self._bus.generation != generation and self._bus.connected:
                 generation = self._bus.generation
                 self._quick = QUICK_BEATS
-                for event in (self._dirty, self._read, self._beat):
+                for event in (self._unregistered, self._dirty, self._read, self._beat):
                     event.set()
             await asyncio.sleep(0.2)
 
@@ -241,13 +246,22 @@ class Daemon:
     async def _slots(self) -> None:
         await self._repeat(self._read, self._read_slots)
 
+    async def _spec(self) -> None:
+        await self._repeat(self._unregistered, self._register)
+
     async def _read_slots(self, bus: Bus) -> None:
-        await self._register(bus)
+        now = time.monotonic()
         found = await asyncio.gather(*(bus.get("NODES", subjects.node_slot(self.settings.node, name)) for name in self.keepers))
         for name, stored in zip(self.keepers, found, strict=True):
             slot = self._slot(name, stored)
             if slot is not None:
                 self.keepers[name].want(slot)
+            if name in self._hoped and stored is not None and stored.data == self._hoped[name][0]:
+                del self._hoped[name]
+        self._hoped = {name: hope for name, hope in self._hoped.items() if now - hope[1] < HOPE}
+        if self._hoped:
+            age = max(now - since for _, since in self._hoped.values())
+            asyncio.get_running_loop().call_later(min(0.2, 0.01 + age / 4), self._read.set)
             data, tries = self._heard.pop(name, (b"", len(REREAD)))
             if tries < len(REREAD) and (stored is None or stored.data != data):
                 self._heard[name] = (data, tries + 1)
