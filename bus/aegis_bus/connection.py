@@ -170,6 +170,7 @@ class Bus:
         self._last_error: Exception | None = None
         self._renewing = asyncio.Lock()
         self._started = time.monotonic()
+        metrics.CONNECTED.labels(self.service).set(0)
         self.generation = 0
         """Rises with each new connection."""
 
