@@ -38,8 +38,6 @@ log = structlog.get_logger()
 BEAT = 5.0
 QUICK_BEAT, QUICK_BEATS = 1.0, 15
 """After a connect the first beats come faster, so that a job controller that has just started knows its nodes at once."""
-REREAD = (0.005, 0.02, 0.1, 0.5, 2.0)
-"""Seconds before each further read of a slot whose change was heard but is not stored yet."""
 REPEAT = 30.0
 """Seconds after which slots are read and the status is told again, whatever happened."""
 HOPE = 5.0
@@ -94,7 +92,6 @@ class Daemon:
     """`run` returns when SIGTERM or SIGINT came: agents go on, unless `stop_workers`."""
 
     def __init__(self, settings: Settings) -> None:
-        self._heard: dict[str, tuple[bytes, int]] = {}
         self.settings = settings
         self.boot = processes.boot_id()
         self._n = now_ms()
@@ -221,8 +218,8 @@ class Daemon:
         return Identity.from_creds_file(self.settings.creds).jwt
 
     async def _woken(self, msg: Msg) -> None:
-        """Core subscribers hear a message before the stream has stored it: it is kept, and read for until it is there or was refused."""
-        self._heard[msg.subject.rpartition(".")[2]] = (bytes(msg.data), 0)
+        """A core message comes before the stream has stored it (a batch: well before), or without it ever being stored: look until it is there."""
+        self._hoped[subjects.token(msg.subject, 4)] = (msg.data, time.monotonic())
         self._read.set()
 
     async def _repeat(self, event: asyncio.Event, work: Callable[[Bus], Any], every: float = REPEAT) -> None:
@@ -261,11 +258,7 @@ class Daemon:
         self._hoped = {name: hope for name, hope in self._hoped.items() if now - hope[1] < HOPE}
         if self._hoped:
             age = max(now - since for _, since in self._hoped.values())
-            asyncio.get_running_loop().call_later(min(0.2, 0.01 + age / 4), self._read.set)
-            data, tries = self._heard.pop(name, (b"", len(REREAD)))
-            if tries < len(REREAD) and (stored is None or stored.data != data):
-                self._heard[name] = (data, tries + 1)
-                asyncio.get_running_loop().call_later(REREAD[tries], self._read.set)
+            asyncio.get_running_loop().call_later(min(0.2, 0.01 + max(0.0, age) / 4), self._read.set)
 
     def _slot(self, name: str, stored: Stored | None) -> Slot | None:
         """The wanted content; None (leave it as it is) when a newer version wrote it, or nobody can read it."""
