@@ -68,6 +68,11 @@ def _fresh_round(before: JobState, after: JobState) -> bool:
     return not entered or not after.head.tally.finished
 
 
+def _succeed_is_true(before: JobState, after: JobState) -> bool:
+    """Nobody succeeds in the step that starts the run: every Finish is an answer to it."""
+    return after.head.phase is not Phase.SUCCEED or before.head.phase in (Phase.RUN_COMMAND, Phase.SUCCEED) or before.head.mode is not after.head.mode
+
+
 def _safe_point(before: JobState, after: JobState) -> bool:
     """A marked pod is told to leave only when the run stops: never beside a running command."""
     if after.head.phase is not Phase.RUN_COMMAND:
@@ -79,6 +84,7 @@ STEP: dict[str, StepRule] = {
     "TerminalStays": lambda b, a: not b.head.phase.terminal or a is b,
     "MasterSeqNumMonotonic": lambda b, a: a.head.seqNum >= b.head.seqNum and (a.head.order is b.head.order or a.head.seqNum > b.head.seqNum),
     "NoStaleDone": _fresh_round,
+    "SucceedIsTrue": _succeed_is_true,
     "CountOncePerIncarnation": _unchanged_count,
     "SafePoint": _safe_point,
     "IncarnationMonotonic": lambda b, a: a.head.incarnation >= b.head.incarnation,
