@@ -125,6 +125,22 @@ async def test_a_slot_runs_its_worker_and_tells_how_it_ended(nodes: Nodes, uid: 
     assert "secret-token" not in nodes.log()
 
 
+async def test_a_slot_written_by_a_slow_batch_is_seen_when_it_is_committed(nodes: Nodes, uid: str, bus: Bus) -> None:
+    """Subscribers see a message of a batch before its commit, when a read still shows the old content."""
+    nodes.start()
+    await until(lambda: "registered" in nodes.log(), 40)
+    slot, subject = slot_of(uid, ("true",)), subjects.node_slot("n1", "0")
+    nodes.uids.add(uid)
+    head = {"Nats-Batch-Id": "b1", "Nats-Batch-Sequence": "1"}
+    await bus.call(subject, encode(slot), head)
+    await asyncio.sleep(1.0)  # a batch that takes its time
+    assert (await nodes.status()).state == "empty"
+    await bus.call(subjects.place("job-a", "w0"), b"{}", {**head, "Nats-Batch-Sequence": "2", "Nats-Batch-Commit": "1"})
+    committed = time.monotonic()
+    await nodes.reaches("gone")
+    assert time.monotonic() - committed < 15, "seen by the half-minute reading only"
+
+
 async def test_the_node_registers_itself_and_beats(nodes: Nodes, bus: Bus) -> None:
     beats: list[str] = []
 
