@@ -13,7 +13,7 @@ from aegis_proto.state import Head, JobState, Pod
 
 from aegis_master.counting import spent
 from aegis_master.draft import counts_of, tally_of
-from aegis_master.events import Event, SettingChanged
+from aegis_master.events import Acked, Errored, Event, Finished, PodGone, PodLost, PodReady, PodRunning, SettingChanged, SuspectChanged
 from aegis_master.ledger import total
 
 StateRule = Callable[[Head, list[Pod]], bool]
@@ -95,6 +95,35 @@ STEP: dict[str, StepRule] = {
 """Name -> holds of (before, after)."""
 
 
+def _stale(before: JobState, event: Finished | Errored) -> bool:
+    """Of another attempt, boot, incarnation or round than the present ones."""
+    head = before.head
+    if not 0 <= event.index < head.workerNum or not head.phase.is_round:
+        return True
+    pod = before.pod(event.index)
+    present = (event.attempt, event.boot, event.incarnation) == (pod.attempt, pod.boot, head.incarnation) and pod.present
+    return not (present and head.roundSeqNum <= event.seq_num <= head.seqNum)
+
+
+def _broken_by(before: JobState, event: Event, after: JobState) -> list[str]:
+    """What must hold of one step, given its event."""
+    head = before.head
+    names = []
+    if isinstance(event, Finished) and after is not before and _stale(before, event):
+        names.append("StaleFinishRejected")
+    if isinstance(event, Errored) and after is not before and _stale(before, event) and (head.countMoved or not after.head.countMoved):
+        names.append("StaleErrorOnlyMovesACount")
+    if isinstance(event, PodLost | PodGone | PodReady) and head.phase is Phase.RUN_COMMAND and 0 <= event.index < head.workerNum:
+        done = before.pod(event.index).finished
+        if done and after.head.phase not in (Phase.RUN_COMMAND, Phase.SUCCEED, Phase.FAILED if head.mode is Mode.PLAIN else Phase.SUCCEED):
+            names.append("LossAfterFinishIsNoFailure")
+    if isinstance(event, SettingChanged) and after.head.phase is not head.phase:
+        names.append("SettingEndsNothing")
+    if isinstance(event, SuspectChanged | Acked | PodRunning) and (after.head.phase, after.head.failures) != (head.phase, head.failures):
+        names.append("SilenceIsNotDeath")
+    return names
+
+
 def broken(state: JobState) -> list[str]:
     """Names of the state invariants that do not hold."""
     pods = state.pods()
@@ -111,8 +140,7 @@ def broken(state: JobState) -> list[str]:
 def broken_step(before: JobState, event: Event, after: JobState, now: int) -> list[str]:
     """Names of the step and state invariants that do not hold; `now` of the step, not before any earlier one."""
     names = [name for name, holds in STEP.items() if not holds(before, after)]
-    if isinstance(event, SettingChanged) and after.head.phase is not before.head.phase:
-        names.append("SettingEndsNothing")
+    names += _broken_by(before, event, after)
     if not after.head.phase.terminal and total(after.head.ledger, now) != now - after.head.createdAt:
         names.append(f"LedgerExact: {total(after.head.ledger, now)} of {now - after.head.createdAt} ms")
     return names + broken(after)
