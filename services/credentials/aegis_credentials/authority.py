@@ -151,21 +151,20 @@ class Authority:
 
         `verify`: look at what the servers hold, even when this replica pushed the same before.
         """
-        for _ in range(5):
+        account = self.site.secret.job_account(head.job, head.uid).public
+
+        async def render() -> str:
             records = await self.records.read_job(head.job)
             revoked = rules.revocations(record for record in records.values() if record.uid == head.uid)
-            token = accounts.job(self.site.secret, head.job, head.uid, head.workerNum, now=int(time.time()), revocations=revoked)
-            account = self.site.secret.job_account(head.job, head.uid).public
-            content = accounts.content(token)
-            if not verify and self._pushed.get(account) == content:
-                return
-            crashpoint("credentials.before-push")
-            if await self.claims.ensure(account, token):
-                log.info("account pushed", job=head.job, revoked=len(revoked))
-            crashpoint("credentials.after-push")
-            self._pushed[account] = content
-            verify = False
-        log.warning("records of a job keep changing", job=head.job)
+            return accounts.job(self.site.secret, head.job, head.uid, head.workerNum, now=int(time.time()), revocations=revoked)
+
+        if not verify and self._pushed.get(account) == accounts.content(await render()):
+            return
+        crashpoint("credentials.before-push")
+        if await self.claims.ensure(account, render):
+            log.info("account pushed", job=head.job)
+        crashpoint("credentials.after-push")
+        self._pushed[account] = accounts.content(await render())
 
     async def sync_job(self, head: Head, *, verify: bool) -> None:
         """Level: revoke every attempt below the state's, then make the servers hold the account."""
@@ -250,15 +249,20 @@ class Authority:
 
     async def ensure_site(self) -> None:
         """Make the servers hold AEGIS, FLEET and PEOPLE as this version renders them, with all that is revoked."""
-        now = int(time.time())
-        nodes = await self.records.read_nodes()
-        fleet = rules.revocations([await self.records.read(subjects.cred_account("fleet"))])
-        fleet |= {nkey: until for nkey, until in rules.revocations(nodes).items() if until + self.lifetime > now}
-        people = rules.revocations([await self.records.read(subjects.cred_account("people"))])
-        for name, token in (
-            ("AEGIS", accounts.aegis(self.site.secret, now)),
-            ("FLEET", accounts.fleet(self.site.secret, now, fleet)),
-            ("PEOPLE", accounts.people(self.site.secret, now, people)),
-        ):
-            if await self.claims.ensure(self.site.account(name), token):
+        secret = self.site.secret
+
+        async def aegis() -> str:
+            return accounts.aegis(secret, int(time.time()))
+
+        async def fleet() -> str:
+            now = int(time.time())
+            nodes = rules.revocations(await self.records.read_nodes())
+            given = rules.revocations([await self.records.read(subjects.cred_account("fleet"))])
+            return accounts.fleet(secret, now, given | {nkey: until for nkey, until in nodes.items() if until + self.lifetime > now})
+
+        async def people() -> str:
+            return accounts.people(secret, int(time.time()), rules.revocations([await self.records.read(subjects.cred_account("people"))]))
+
+        for name, render in (("AEGIS", aegis), ("FLEET", fleet), ("PEOPLE", people)):
+            if await self.claims.ensure(self.site.account(name), render):
                 log.info("account pushed", account=name)
