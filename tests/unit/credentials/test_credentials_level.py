@@ -233,9 +233,10 @@ async def test_expired_jwts_stop_and_a_renewal_brings_the_agent_back(secured: Se
         await add_job(secured, "exp-000001")
         agent = await connected(service, "exp-000001")
         await until(lambda: "expired" in agent.ends, 15.0)
+        service.authority.lifetime = 600
         again = await service.enroll("exp-000001", "w0", agent.identity, token="")
         await agent.bus.renew(again.jwt)
-        await until(lambda: agent.connected, 10.0)
+        await until(lambda: agent.connected, 20.0)
         await agent.close()
 
 
