@@ -337,3 +337,32 @@ async def test_three_masters_that_take_over_at_random_apply_every_report_once_an
     assert final is not None and final.state.head.step == total
     assert max(pod.ts for pod in final.state.pods()) == total - 1
     assert stats["takeovers"] >= 5 and stats["refused"] >= 5, stats  # the fight did take place
+
+
+async def test_the_fullest_shard_still_fits_a_message(store: JobStore) -> None:
+    """256 pods with the longest ids, addresses and reasons that are allowed."""
+    loaded = await store.create(new_job(256))
+    longest = Pod(
+        ip="fd00:1234:5678:9abc:def0:1234:5678:9abc",
+        node="n" * 40,
+        innerPhase=Phase.TROUBLESHOOTING,
+        finished=True,
+        retries=10_000,
+        reason="e" * 64,
+        ts=10**13,
+        attempt=10_000,
+        boot="b" * 32,
+        uid="u" * 36,
+        stopped=10_000,
+        acked=10**6,
+        suspect=True,
+        toQuit=True,
+        mark="hang",
+        uncounted=3,
+        exitCode=255,
+        gone=True,
+        errored=True,
+    )
+    state = JobState(loaded.state.head, ((longest,) * 256,), loaded.state.spec)
+    loaded = await store.commit(loaded, state)
+    assert (await store.load("j")) == loaded
