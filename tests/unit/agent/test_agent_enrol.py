@@ -37,26 +37,34 @@ class Service:
     process: subprocess.Popen[bytes]
 
 
-@pytest.fixture(scope="module")
-def service(secured: Secured, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    address = secured.site.folder / "grpc-a1.addr"
+def start_service(secured: Secured, folder: Path, name: str, listen: str = "127.0.0.1:0", **extra: str) -> Service:
+    """A replica of the credentials service as a process; returns when it serves."""
+    address = secured.site.folder / f"grpc-{name}.addr"
+    address.unlink(missing_ok=True)
     environ = {
         **os.environ,
         "AEGIS_BUS_SERVERS": secured.url,
         "AEGIS_CREDENTIALS_STATE": str(secured.site.folder),
-        "AEGIS_CREDENTIALS_LISTEN": "127.0.0.1:0",
-        "AEGIS_SERVICE_REPLICA": "a1",
+        "AEGIS_CREDENTIALS_LISTEN": listen,
+        "AEGIS_SERVICE_REPLICA": name,
+        **extra,
     }
-    log = tmp_path_factory.mktemp("credentials") / "log"
-    with log.open("wb") as out:
+    log = folder / f"{name}.log"
+    with log.open("ab") as out:
         process = subprocess.Popen([sys.executable, "-m", "aegis_credentials"], env=environ, stdout=out, stderr=out)
     end = time.monotonic() + 30
     while not address.exists() and process.poll() is None and time.monotonic() < end:
         time.sleep(0.05)
     assert address.exists(), log.read_text()
-    yield Service(address.read_text().strip(), process)
-    process.terminate()
-    process.wait(20)
+    return Service(address.read_text().strip(), process)
+
+
+@pytest.fixture(scope="module")
+def service(secured: Secured, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    started = start_service(secured, tmp_path_factory.mktemp("credentials"), "a1")
+    yield started
+    started.process.terminate()
+    started.process.wait(20)
 
 
 class Job:
@@ -165,6 +173,39 @@ async def test_a_superseded_attempt_never_runs(secured: Secured, service: Servic
     assert await agent.exit_code() == 75
     assert agent.last_word.reason == "superseded" and "ran\n" not in agent.text
     await job.bus.close()
+
+
+async def test_it_renews_before_its_credentials_expire_and_comes_back_when_they_did(secured: Secured, tmp_path: Path, agents: list[Agent]) -> None:
+    """Credentials of 8 seconds: renewed on the way; with the service away they expire, and the worker is back when the service is."""
+    short = start_service(secured, tmp_path, "short", AEGIS_CREDENTIALS_TTL="8")
+    try:
+        job = await Job.create(secured, "renew-000001")
+        await job.order(OrderPhase.WAIT)
+        begun = time.monotonic()
+        agents.append(agent := Agent(tmp_path, task(secured, short, job.job, "sleep", "600")))
+        await job.report("pending")
+        await job.order(OrderPhase.COMMAND, masterAddr="127.0.0.1", masterPort=23000)
+        await until(lambda: agent.status.running, "running")
+        (child,) = [pid for pid in processes() if carries(pid, f"uid-{job.job}.w0.1.0")]
+        await until(lambda: time.monotonic() - begun > 12, "past the first expiry")
+        await job.order(OrderPhase.COMMAND, masterAddr="127.0.0.1", masterPort=23000)
+        await until(lambda: agent.status.connected and agent.status.seqNum == job.seq, "an order heard after the first expiry")
+
+        short.process.kill()
+        short.process.wait()
+        await until(lambda: not agent.status.connected, "expiry without a service")
+        assert "expired" in agent.status.why or "refused" in agent.status.why
+        short = start_service(secured, tmp_path, "short", listen=short.target, AEGIS_CREDENTIALS_TTL="60")
+        await until(lambda: agent.status.connected, "connection again", 60)
+        await job.order(OrderPhase.COMMAND, masterAddr="127.0.0.1", masterPort=23000)
+        await until(lambda: agent.status.seqNum == job.seq, "an order heard again")
+        assert [pid for pid in processes() if carries(pid, f"uid-{job.job}.w0.1.0")] == [child]
+        await job.order(OrderPhase.QUIT)
+        assert await agent.exit_code() == 0
+        await job.bus.close()
+    finally:
+        short.process.kill()
+        short.process.wait()
 
 
 PRINT_ENV = (sys.executable, "-c", "import os; print(*(os.environ[n] for n in ('RANK', 'WORLD_SIZE', 'MASTER_ADDR', 'MASTER_PORT'))); exit(6)")
