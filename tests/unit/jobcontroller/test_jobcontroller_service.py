@@ -16,6 +16,7 @@ import pytest
 import pytest_asyncio
 from aegis_bus.config import Config
 from aegis_bus.connection import Bus, Msg
+from aegis_bus.errors import BusError
 from aegis_bus.identity import Identity
 from aegis_bus.jobstore import JobStore, Loaded
 from aegis_bus.natsserver import NatsServer
@@ -42,7 +43,6 @@ class FakeNode:
     def __init__(self, bus: Bus, name: str, slots: int = 1, boot: str = "boot-1") -> None:
         self.bus, self.name, self.boot = bus, name, boot
         self.held = {str(i): SlotStatus(str(i)) for i in range(slots)}
-        self.wanted: dict[str, Slot] = {}
         self.beating = True
         self.started: list[tuple[str, str, int]] = []
         self._n = 0
@@ -61,39 +61,56 @@ class FakeNode:
         await self.bus.publish(subjects.node_spec(self.name), encode(spec))
 
     async def _beats(self) -> None:
+        n = 0
         while True:
+            n += 1
             if self.beating:
-                self.bus.core(subjects.node_hb(self.name), encode(api_nodes.NodeBeat(self.boot, 1)))
+                self.bus.core(subjects.node_hb(self.name), encode(api_nodes.NodeBeat(self.boot, n)))
+            if n % 10 == 0:  # as the daemon does every half minute
+                for name in self.held:
+                    await self._obey(name)
             await asyncio.sleep(0.2)
 
     async def _on_slot(self, msg: Msg) -> None:
-        name = subjects.token(msg.subject, 4)
-        async with self._lock:
-            stored = None
-            for pause in (0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2):  # the message comes before the stream has it, or without it
-                await asyncio.sleep(pause)
-                stored = await self.bus.get("NODES", msg.subject)
-                if stored is not None and stored.data == msg.data:
-                    break
-            if stored is None:
+        for pause in (0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2):  # the message comes before the stream has it, or without it
+            await asyncio.sleep(pause)
+            if await self._obey(subjects.token(msg.subject, 4)) == msg.data:
                 return
+
+    async def _obey(self, name: str) -> bytes:
+        """Read a slot and do what it says; returns what was read."""
+        async with self._lock:
+            try:
+                stored = await self.bus.get("NODES", subjects.node_slot(self.name, name))
+            except BusError:
+                return b""
+            if stored is None:
+                return b""
             slot, held = decode(Slot, stored.data), self.held[name]
             mine = (held.uid, held.pod, held.attempt) == (slot.uid, slot.pod, slot.attempt)
             if held.state == "running" and (not mine or slot.stop):
                 self.held[name] = held = msgspec.structs.replace(held, state="gone", exitCode=143)
+                await self.tell()
             if slot.job and not mine:
                 self.started.append((slot.job, slot.pod, slot.attempt))
-                self.wanted[name] = slot
                 self.held[name] = SlotStatus(name, slot.job, slot.uid, slot.pod, slot.attempt, "running", 7)
-            await self.tell()
+                await self.tell()
+            return stored.data
 
     async def ends(self, slot: str = "0", **values: Any) -> None:
         self.held[slot] = msgspec.structs.replace(self.held[slot], state="gone", **values)
         await self.tell()
 
     async def tell(self) -> None:
-        self._n += 1
-        await self.bus.publish(subjects.node_status(self.name), encode(NodeStatus(self.name, self.boot, self._n, tuple(self.held.values()))))
+        """Whole, and again until the bus has taken it."""
+        while True:
+            self._n += 1
+            status = NodeStatus(self.name, self.boot, self._n, tuple(self.held.values()))
+            try:
+                await self.bus.publish(subjects.node_status(self.name), encode(status))
+                return
+            except BusError:
+                await asyncio.sleep(0.2)
 
     async def stop(self) -> None:
         if self._task is not None:
