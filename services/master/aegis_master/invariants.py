@@ -61,6 +61,11 @@ def _unchanged_count(before: JobState, after: JobState) -> bool:
     return added <= 0 or (added == 1 and before.head.countedIncarnation != before.head.incarnation)
 
 
+def _holder(state: JobState) -> str:
+    """Who holds the count of the incarnation that was counted last."""
+    return state.head.countedPod
+
+
 def _fresh_round(before: JobState, after: JobState) -> bool:
     entered = after.head.phase.is_round and after.head.roundSeqNum != before.head.roundSeqNum
     if before.head.mode is not after.head.mode:
@@ -86,6 +91,7 @@ STEP: dict[str, StepRule] = {
     "NoStaleDone": _fresh_round,
     "SucceedIsTrue": _succeed_is_true,
     "CountOncePerIncarnation": _unchanged_count,
+    "CountMovesOnce": lambda b, a: _holder(b) == _holder(a) or b.head.countedIncarnation != a.head.countedIncarnation or not b.head.countMoved,
     "SafePoint": _safe_point,
     "IncarnationMonotonic": lambda b, a: a.head.incarnation >= b.head.incarnation,
     "AttemptsMonotonic": lambda b, a: all(x.attempt <= y.attempt for x, y in zip(b.pods(), a.pods(), strict=True)),
