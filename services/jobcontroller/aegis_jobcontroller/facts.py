@@ -73,6 +73,11 @@ def _of_place(world: World, job: Job, state: Pod, placed: Placed) -> Iterator[Ne
         elif not older:
             yield news(FactKind.PLACED, at=place.at)
         return
+    plain = status.plain and job.head.mode is Mode.MANAGED
+    if status.state == "gone" and plain and not job.head.started:
+        # it ran and ended before anybody could be told: first the job becomes plain, then this end is the end of a plain worker
+        yield news(FactKind.PLAIN, True, at=status.at, message=status.message)
+        return
     if status.state == "gone":
         yield news(
             FactKind.GONE,
@@ -91,7 +96,7 @@ def _of_place(world: World, job: Job, state: Pod, placed: Placed) -> Iterator[Ne
         return
     if older:
         return
-    if status.plain and job.head.mode is Mode.MANAGED:
+    if plain:
         yield news(FactKind.PLAIN, True, at=status.at, message=status.message)
     if node.alive:
         yield news(FactKind.RUNNING, at=status.at)
