@@ -132,6 +132,15 @@ class Subscription:
         await self.detach()
 
 
+def _cause(error: Exception | None) -> str:
+    """A connect error in the words of the system."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"certificate verify failed: {error.verify_message}"
+    if isinstance(error, OSError) and error.errno and not isinstance(error, ssl.SSLError):
+        return os.strerror(error.errno).lower()
+    return str(error or "no answer")
+
+
 class Bus:
     """See the module. Made by `connect`; `connected`, `wait_connected`, `close` for its life; the rest are the verbs of the road."""
 
@@ -238,8 +247,7 @@ class Bus:
         if isinstance(self._last_error, errors.CredentialsRefused):
             return self._last_error
         error = self._last_error
-        cause = os.strerror(error.errno).lower() if isinstance(error, OSError) and error.errno else str(error or "no answer")
-        return errors.unreachable(self._servers, cause, self._tries, time.monotonic() - self._started)
+        return errors.unreachable(self._servers, _cause(error), self._tries, time.monotonic() - self._started)
 
     async def close(self, grace: float = 5.0) -> None:
         """Drain: no new messages, handlers finish, answers that are due arrive, then close. Bounded by about `grace` seconds."""

@@ -205,8 +205,11 @@ class OrderedReader:
     def _drop(self) -> None:
         """Forget the consumer (and tell the server, if it can be told)."""
         if self._consumer:
-            self._bus.core(f"$JS.API.CONSUMER.DELETE.{self._stream}.{self._consumer}", b"")
+            self._delete(self._consumer)
         self._consumer, self._left = "", 0
+
+    def _delete(self, consumer: str) -> None:
+        self._bus.core(f"$JS.API.CONSUMER.DELETE.{self._stream}.{consumer}", b"")
 
     async def _create(self) -> Gap | None:
         self._drop()
@@ -226,20 +229,28 @@ class OrderedReader:
         if config["deliver_policy"] == "by_start_sequence":
             config["opt_start_seq"] = self.next_seq
         body = {"stream_name": self._stream, "config": config, "action": "create"}
-        info = await self._bus.js_api(f"CONSUMER.CREATE.{self._stream}.{name}", body)
-        self._consumer, self._consumer_seq, self._left, self._generation = name, 0, 0, generation
-        self.pending = int(info.get("num_pending", 0))
-        if config["deliver_policy"] != "by_start_sequence":
-            return None
-        # After the consumer exists, so that nothing can go between.
-        state = (await self._bus.js_api(f"STREAM.INFO.{self._stream}"))["state"]
-        first, last = int(state["first_seq"]), int(state["last_seq"])
-        if first > self.next_seq or self.next_seq > last + 1:
-            gap = Gap(max(1, first), self.next_seq)
+        gap: Gap | None = None
+        try:
+            info = await self._bus.js_api(f"CONSUMER.CREATE.{self._stream}.{name}", body)
+            if "opt_start_seq" in config:
+                # After the consumer exists, so that nothing can go between.
+                state = (await self._bus.js_api(f"STREAM.INFO.{self._stream}"))["state"]
+                gap = self._gap(int(state["first_seq"]), int(state["last_seq"]))
+        except BaseException:
+            self._delete(name)  # half made is not made: the next step begins anew
+            raise
+        if gap is not None:
             self.next_seq = gap.first_seq
             if gap.first_seq < gap.wanted:
-                self._drop()  # it waits for a sequence that lies far ahead
-            return gap
+                self._delete(name)  # it waits for a sequence that lies far ahead
+                return gap
+        self._consumer, self._consumer_seq, self._left, self._generation = name, 0, 0, generation
+        self.pending = int(info.get("num_pending", 0))
+        return gap
+
+    def _gap(self, first: int, last: int) -> Gap | None:
+        if first > self.next_seq or self.next_seq > last + 1:
+            return Gap(max(1, first), self.next_seq)
         return None
 
 
