@@ -251,8 +251,8 @@ class Daemon:
         found = await asyncio.gather(*(bus.get("NODES", subjects.node_slot(self.settings.node, name)) for name in self.keepers))
         for name, stored in zip(self.keepers, found, strict=True):
             slot = self._slot(name, stored)
-            if slot is not None:
-                self.keepers[name].want(slot)
+            if slot is not None and stored is not None:
+                self.keepers[name].want(slot, stored.time_ms)
             if name in self._hoped and stored is not None and stored.data == self._hoped[name][0]:
                 del self._hoped[name]
         self._hoped = {name: hope for name, hope in self._hoped.items() if now - hope[1] < HOPE}
@@ -261,9 +261,9 @@ class Daemon:
             asyncio.get_running_loop().call_later(min(0.2, 0.01 + max(0.0, age) / 4), self._read.set)
 
     def _slot(self, name: str, stored: Stored | None) -> Slot | None:
-        """The wanted content; None (leave it as it is) when a newer version wrote it, or nobody can read it."""
+        """The wanted content; None (leave it as it is) when it was never written, the store lost it, or a newer version wrote it."""
         if stored is None or stored.marker:
-            return Slot()
+            return None
         try:
             return decode(Slot, stored.data)
         except BadMessage as error:

@@ -66,6 +66,8 @@ def _of_place(world: World, job: Job, state: Pod, placed: Placed) -> Iterator[Ne
 
     if node is None:
         return
+    if state.finished or (job.head.mode is Mode.PLAIN and state.exitCode is not None):
+        return  # the state has its end
     status = node.reported(place.slot)
     if reported_key(status) != placed.key:
         if world.gone(placed) or _given_away(node, placed):
@@ -99,7 +101,7 @@ def _of_place(world: World, job: Job, state: Pod, placed: Placed) -> Iterator[Ne
     if plain:
         yield news(FactKind.PLAIN, True, at=status.at, message=status.message)
     if node.alive:
-        yield news(FactKind.RUNNING, at=status.at)
+        yield news(FactKind.RUNNING, not state.placed, at=status.at)
     elif node.silent:
         yield news(FactKind.NODE_SILENT, message=f"node {node.name} is silent")
 

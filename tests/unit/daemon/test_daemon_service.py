@@ -17,7 +17,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 from aegis_agent.daemon.crashpoints import CRASHPOINTS
-from aegis_agent.daemon.processes import boot_id, scope_of
+from aegis_agent.daemon.processes import boot_id, names_file, scope_of
 from aegis_agent.scope import processes, start_ticks
 from aegis_bus.connection import Bus, Msg
 from aegis_bus.identity import Identity
@@ -25,6 +25,7 @@ from aegis_bus.natsserver import NatsServer
 from aegis_proto import subjects
 from aegis_proto.messages import NodeSpec, NodeStatus, Slot, SlotStatus, decode, encode, raw
 from aegis_proto.state import JobSpec
+from aegis_proto.streams import stream_configs
 from harness.waiting import until
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
@@ -208,7 +209,7 @@ async def test_unmarked_orphans_of_a_killed_agent_die_too(nodes: Nodes, uid: str
     runs = await nodes.reaches("running")
 
     def hidden() -> list[int]:
-        return [pid for pid in processes() if b"1234.5" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") and not scope_of(pid)]
+        return [pid for pid in processes() if names_file(pid, "1234.5") and not scope_of(pid)]
 
     await until(lambda: len(hidden()) == 1, 40)
     # Its parent dies first, so that it descends from nobody marked.
@@ -322,6 +323,28 @@ async def test_without_a_bus_everything_goes_on_and_is_told_later(nodes: Nodes, 
     await nodes.bus.wait_connected(40)
     gone = await nodes.reaches("gone")
     assert gone.exitCode == 4
+
+
+async def test_a_store_that_is_lost_or_goes_back_stops_nobody(nodes: Nodes, uid: str, bus: Bus) -> None:
+    daemon = nodes.start()
+    await nodes.put(slot_of(uid + "b", ("true",)))
+    await nodes.reaches("gone", uid=uid + "b")
+    old = await bus.get("NODES", subjects.node_slot("n1", "0"))
+    assert old is not None
+    await nodes.put(slot_of(uid, SLEEP, 2))
+    runs = await nodes.reaches("running", uid=uid)
+    await bus.js_api("STREAM.DELETE.NODES")
+    config = next(c for c in stream_configs() if c["name"] == "NODES")
+    await bus.js_api("STREAM.CREATE.NODES", config)
+    daemon.kill()
+    daemon.wait()
+    nodes.start()
+    await until(lambda: "adopted" in nodes.log(), 40)
+    await nodes.put(slot_of(uid, SLEEP, 1))  # a record from before, written again
+    await nodes.reaches("running", pid=runs.pid)
+    assert start_ticks(runs.pid) is not None
+    await nodes.put(slot_of(uid, SLEEP, 3))
+    assert (await nodes.reaches("running", attempt=3)).pid != runs.pid
 
 
 async def test_a_plain_worker_is_told_as_plain(nodes: Nodes, uid: str) -> None:
