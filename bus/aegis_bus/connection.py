@@ -11,7 +11,6 @@ so that no request is lost by a renewal.
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 import logging
 import os
@@ -20,17 +19,15 @@ import secrets
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar, cast
-
-from nats.aio.msg import Msg as NatsMsg
 
 from aegis_bus import errors, jetstream, metrics
 from aegis_bus.identity import Identity
 from aegis_bus.jetstream import PubAck, Stored
-from aegis_bus.link import Headers, Link, LinkLost, Reply, as_reply, refused
+from aegis_bus.link import Headers, Link, LinkLost, Reply, refused
+from aegis_bus.subscription import Handler, Msg, Subscription
 
-__all__ = ["Bus", "Msg", "PubAck", "Stored", "Subscription"]
+__all__ = ["Bus", "Handler", "Msg", "PubAck", "Stored", "Subscription"]
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -38,8 +35,6 @@ T = TypeVar("T")
 FIRST_WAIT, MAX_WAIT = 0.4, 5.0
 """Seconds: after a loss the first try comes within [0, FIRST_WAIT], later ones within twice as much each time, at most MAX_WAIT."""
 DIAL_TIMEOUT = 5.0
-QUEUE = 65536
-"""Messages a subscription holds for its handler before it drops (and counts) new ones."""
 MAX_BATCHES = 8
 """Atomic batches in flight: the server allows 50 open ones per stream for all clients together."""
 MAX_CORE = 4096
@@ -48,88 +43,6 @@ ANSWER_WITHIN = 2.5
 
 OnClosed = Callable[[str], Any]
 OnConnected = Callable[[], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Msg:
-    """A received core message."""
-
-    subject: str
-    data: bytes
-    headers: Headers
-    reply: str
-    _bus: Bus
-    _link: Link | None = None
-
-    async def respond(self, data: bytes) -> bool:
-        """Answer a request; False when there is nobody to answer or no connection.
-
-        The right to answer belongs to the connection on which the request came: that one is used while it lives.
-        """
-        return bool(self.reply) and self._bus.core(self.reply, data, via=self._link)
-
-
-Handler = Callable[[Msg], Awaitable[None]]
-
-
-class Subscription:
-    """A core subscription that outlives connections. Its handler runs in tasks of the bus: one message after another, or `workers` side by side."""
-
-    def __init__(self, bus: Bus, subject: str, queue: str, handler: Handler, workers: int) -> None:
-        self.subject = subject
-        self.queue = queue
-        self.refused: errors.NotAllowed | None = None
-        """Set when a later connection may not subscribe any more."""
-        self._bus = bus
-        self._handler = handler
-        self._inbox: asyncio.Queue[Msg] = asyncio.Queue(QUEUE)
-        self._link: Link | None = None
-        self._remote: Any = None
-        self._tasks = [asyncio.create_task(self._run(), name=f"sub {subject}") for _ in range(workers)]
-
-    async def _on_msg(self, link: Link, msg: NatsMsg) -> None:
-        reply = as_reply(msg)
-        try:
-            self._inbox.put_nowait(Msg(msg.subject, reply.data, reply.headers, msg.reply, self._bus, link))
-        except asyncio.QueueFull:
-            metrics.SLOW.labels(self._bus.service).inc()
-
-    async def _run(self) -> None:
-        while True:
-            msg = await self._inbox.get()
-            try:
-                await self._handler(msg)
-            except Exception:
-                metrics.HANDLER_ERRORS.labels(self._bus.service).inc()
-                log.exception("handler of %s failed", self.subject)
-            finally:
-                self._inbox.task_done()
-
-    async def attach(self, link: Link) -> None:
-        """Subscribe on a new link, then leave the old one: nothing is missed between."""
-        old, remote = self._link, self._remote
-        self._remote = await link.subscribe(self.subject, self.queue, functools.partial(self._on_msg, link))
-        self._link, self.refused = link, None
-        if old is not None:
-            await old.drain(remote)
-
-    async def detach(self) -> None:
-        """Leave the bus; what has already arrived still goes to the handler."""
-        self._bus._subs.discard(self)
-        link, self._link = self._link, None
-        if link is not None:
-            await link.drain(self._remote)
-
-    async def drain(self) -> None:
-        """Nothing more arrives; return when what waits is handled."""
-        await self.detach()
-        await self._inbox.join()
-
-    async def unsubscribe(self) -> None:
-        """Stop: nothing more arrives; what waits is dropped."""
-        for task in self._tasks:
-            task.cancel()
-        await self.detach()
 
 
 def _cause(error: Exception | None) -> str:
@@ -365,15 +278,16 @@ class Bus:
 
     async def _adopt(self, link: Link) -> None:
         """Put all subscriptions on a new link and make it the present one."""
-        for sub in list(self._subs):
-            try:
-                await sub.attach(link)
-            except errors.NotAllowed as error:
-                sub.refused = error
-                log.error("bus %s: %s", self.name, error)
-            except LinkLost:
-                await link.close("lost")
-                raise
+        try:
+            for sub in list(self._subs):
+                try:
+                    await sub.attach(link)
+                except errors.NotAllowed as error:
+                    sub.refused = error
+                    log.error("bus %s: %s", self.name, error)
+        except BaseException:
+            await link.close("lost")
+            raise
         self._servers += [server for server in link.servers if server not in self._servers]
         self._link = link
         self.generation += 1

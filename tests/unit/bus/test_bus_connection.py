@@ -209,7 +209,7 @@ async def test_a_handler_that_raises_or_is_slow_stops_neither_itself_nor_others(
 async def test_a_handler_too_slow_loses_its_own_messages_and_they_are_counted(make_bus: MakeBus, monkeypatch: pytest.MonkeyPatch) -> None:
     from aegis_bus import metrics
 
-    monkeypatch.setattr("aegis_bus.connection.QUEUE", 10)
+    monkeypatch.setattr("aegis_bus.subscription.QUEUE", 10)
     bus = await make_bus(name="slowtest")
     begun, release, seen = asyncio.Event(), asyncio.Event(), []
 

@@ -273,6 +273,10 @@ async def test_the_last_commit_carries_an_end_on_every_subject_and_keeps_no_hist
         item = await bus.get("CTL", subject)
         assert item is not None and item.headers["Nats-TTL"] == "604800s"
     assert (await store.load("j")) == done
+    taken = await store.take_over(done, "m2")  # an ended job may change hands, and ends all the same
+    assert (await bus.js_api("STREAM.INFO.CTL", {"subjects_filter": "aegis.job.j.>"}))["state"]["subjects"] == subjects
+    item = await bus.get("CTL", "aegis.job.j.state")
+    assert item is not None and item.headers["Nats-TTL"] == "604800s" and item.seq == taken.seq
 
 
 # --- three masters, no lease at all ------------------------------------------------------------------------------------------
