@@ -141,7 +141,10 @@ class JobStore:
 
     async def _settle(self, job: str, data: bytes, expect: int, error: errors.BusError) -> int:
         """Did it happen? The head read through the leader says: ours (its sequence), the old one (not stored), another's (`WrongLastSequence`)."""
-        found = await self._bus.get(STREAM, subjects.job_state(job), leader=True)
+        try:
+            found = await self._bus.get(STREAM, subjects.job_state(job), leader=True, timeout=10.0)
+        except errors.BusError as away:
+            raise errors.UnknownResult(f"job {job}: commit without an answer, and the leader could not be asked: {away}") from error
         seq = found.seq if found is not None and not found.marker else 0
         if found is not None and seq > expect and found.data == data:
             log.info("job %s: commit %d had arrived: %s", job, seq, error)

@@ -370,3 +370,15 @@ async def test_the_fullest_shard_still_fits_a_message(store: JobStore) -> None:
     state = JobState(loaded.state.head, ((longest,) * 256,), loaded.state.spec)
     loaded = await store.commit(loaded, state)
     assert (await store.load("j")) == loaded
+
+
+async def test_an_unknown_commit_that_cannot_be_asked_about_stays_unknown(bus: Bus, store: JobStore) -> None:
+    """Never "nothing was sent" for something that may have been stored."""
+    loaded = await store.create(new_job())
+
+    class Deaf(Lossy):
+        async def get(self, *args: Any, **options: Any) -> Stored | None:
+            raise errors.Unreachable("E101 away")
+
+    with pytest.raises(errors.UnknownResult, match="the leader could not be asked: E101 away"):
+        await JobStore(Deaf(bus, stored=True)).commit(loaded, loaded.state.with_head(cursor=1))  # type: ignore[arg-type]
