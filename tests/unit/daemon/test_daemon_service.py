@@ -205,20 +205,25 @@ async def test_a_killed_agent_is_gone_only_when_everything_it_started_is(nodes: 
 async def test_unmarked_orphans_of_a_killed_agent_die_too(nodes: Nodes, uid: str) -> None:
     """A process that cleaned its environment and left its session is still found: it became a child of the daemon."""
     nodes.start()
-    await nodes.put(slot_of(uid, ("sh", "-c", "env -i setsid sleep 1234.5 & echo ready; wait")))
+    seconds = f"1234.{os.getpid()}{time.monotonic_ns()}"
+    await nodes.put(slot_of(uid, ("sh", "-c", f"env -i setsid sleep {seconds} & echo ready; wait")))
     runs = await nodes.reaches("running")
 
     def hidden() -> list[int]:
-        return [pid for pid in processes() if names_file(pid, "1234.5") and not scope_of(pid)]
+        return [pid for pid in processes() if names_file(pid, seconds) and not scope_of(pid)]
 
     await until(lambda: len(hidden()) == 1, 40)
-    # Its parent dies first, so that it descends from nobody marked.
-    for pid in alive(uid):
-        if pid != runs.pid:
+    try:
+        # Its parent dies first, so that it descends from nobody marked.
+        for pid in alive(uid):
+            if pid != runs.pid:
+                os.kill(pid, signal.SIGKILL)
+        os.kill(runs.pid, signal.SIGKILL)
+        await nodes.reaches("gone", clean=True)
+        assert hidden() == []
+    finally:
+        for pid in hidden():
             os.kill(pid, signal.SIGKILL)
-    os.kill(runs.pid, signal.SIGKILL)
-    await nodes.reaches("gone", clean=True)
-    assert hidden() == []
 
 
 async def test_a_killed_daemon_leaves_its_workers_and_the_next_one_adopts_them(nodes: Nodes, uid: str, tmp_path: Path) -> None:
