@@ -6,6 +6,7 @@ Pushes that came late, crashes between record and push, restarts, two replicas.
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -14,8 +15,12 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from aegis_bus.connection import Bus
+from aegis_bus.errors import CredentialsRefused
 from aegis_bus.identity import Identity
+from aegis_bus.natsserver import NatsServer
 from aegis_credentials import accounts
+from aegis_credentials.claims import PushFailed
+from aegis_credentials.setup import create_site
 from aegis_proto import messages, subjects
 from aegis_proto.enroll import Refused, Unreachable, enroll
 from aegis_proto.phases import Phase
@@ -238,6 +243,81 @@ async def test_expired_jwts_stop_and_a_renewal_brings_the_agent_back(secured: Se
         await agent.bus.renew(again.jwt)
         await until(lambda: agent.connected, 20.0)
         await agent.close()
+
+
+# --- losses ----------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Fresh:
+    """A site of its own, since these tests break it."""
+
+    secured: Secured
+
+    def wipe(self, *folders: str) -> None:
+        """Stop the server, lose part of its state, start it again on the same port."""
+        self.secured.server.stop(grace=10)
+        for folder in folders:
+            shutil.rmtree(self.secured.server.state_dir / folder)
+        self.secured.server.start()
+
+
+@pytest_asyncio.fixture
+async def fresh(tmp_path: Path) -> AsyncIterator[Fresh]:
+    site = create_site(tmp_path / "site")
+    server = NatsServer(tmp_path / "nats", auth_conf=site.auth_conf.read_text(), die_with_parent=True)
+    await asyncio.to_thread(server.start)
+    secured = Secured(site, server)
+    await secured.streams()
+    yield Fresh(secured)
+    await asyncio.to_thread(server.stop, 10)
+
+
+async def test_servers_that_lost_all_accounts_get_them_back(fresh: Fresh) -> None:
+    """The resolver's folder is gone: at its reconnect the service pushes what the records say, revocations included."""
+    secured = fresh.secured
+    async with running(secured) as service:
+        await add_job(secured, "wipe-000001")
+        agent, gone = await connected(service, "wipe-000001"), await connected(service, "wipe-000001", "w1")
+        await service.authority.revoke_pod("wipe-000001", "w1")
+        await until(lambda: gone.revoked, 10.0)
+        await asyncio.to_thread(fresh.wipe, "jwt")
+        await until(lambda: agent.connected, 30.0)
+        with pytest.raises(CredentialsRefused):
+            await Bus.connect(gone.identity, [secured.url], name="gone", timeout=2.0)
+        await asyncio.gather(agent.close(), gone.close())
+
+
+async def test_after_a_loss_of_the_whole_store_an_agent_binds_again_by_its_token(fresh: Fresh) -> None:
+    """Heads come back by their owner under a new era; keys are derived, so account and JWT go on; only nobody is bound any more."""
+    secured = fresh.secured
+    async with running(secured) as service:
+        await add_job(secured, "void-000001")
+        agent = await connected(service, "void-000001")
+        first_era = await secured.streams()
+        await asyncio.to_thread(fresh.wipe, "jwt", "js")
+        await until(lambda: service.sys_bus.connected and service.bus.connected, 20.0)
+        assert await secured.streams() > first_era
+        await add_job(secured, "void-000001")
+        await until(lambda: agent.connected, 30.0, "with the JWT it had")
+        with pytest.raises(Refused) as info:
+            await service.enroll("void-000001", "w0", agent.identity, token="")
+        assert info.value.code == "badToken"
+        await agent.bus.renew((await service.enroll("void-000001", "w0", agent.identity)).jwt)
+        assert agent.connected
+        await agent.close()
+
+
+async def test_a_full_resolver_says_so(tmp_path: Path) -> None:
+    site = create_site(tmp_path / "site")
+    conf = site.auth_conf.read_text().replace("limit: 20000", "limit: 5")
+    with NatsServer(tmp_path / "nats", auth_conf=conf, die_with_parent=True) as server:
+        secured = Secured(site, server)
+        sys_bus, claims = await secured.system()
+        with pytest.raises(PushFailed, match=r"full|limit"):
+            for n in range(4):
+                await claims.push(accounts.job(site.secret, f"job-{n}", "u", 2, now=int(time.time())))
+        await sys_bus.close()
 
 
 # --- processes -------------------------------------------------------------------------------------------------------------------
