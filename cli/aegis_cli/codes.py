@@ -190,6 +190,12 @@ _ROWS = [
         "aegis job why JOB names the place; aegis node ls the nodes.",
     ),
     Code(
+        "E303",
+        "stopped",
+        "A person stopped the job (aegis job stop, or Ctrl-C in aegis run). Its processes got the grace and were then killed.",
+        "A new run resumes from the last checkpoint.",
+    ),
+    Code(
         "W201",
         "no checkpoint seen",
         "After a fault every worker starts again. What the training wrote last is where it resumes; when it writes nothing, it begins at step 0.",

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from aegis_bus.errors import BusError
 from aegis_proto.api import JobDetail, JobRequest
+from aegis_proto.api_nodes import NodesAnswer, NodesQuery
 from aegis_proto.messages import JobEvent
 from aegis_proto.phases import Phase
 from rich.console import Console
@@ -149,6 +150,31 @@ class Follower:
                 await self._last_words()
             return self.model
         finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    async def settle(self, timeout: float) -> None:
+        """After the end: until the node daemons say that the workers are gone, so that a stop keeps its grace. Ctrl-C or `timeout` ends the wait."""
+        loop = asyncio.get_running_loop()
+        hurry = asyncio.Event()
+        deadline = loop.time() + timeout
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, hurry.set)
+        try:
+            while not hurry.is_set() and loop.time() < deadline:
+                self._drain()
+                try:
+                    answer = await self.client.query_nodes("nodes", NodesQuery(), NodesAnswer)
+                except (BusError, CliError):
+                    return
+                if not any(slot.job == self.job and slot.state == "running" for node in answer.nodes for slot in node.slots):
+                    return
+                try:
+                    await asyncio.wait_for(hurry.wait(), ASK_EVERY)
+                except TimeoutError:
+                    pass
+        finally:
+            self._drain()
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
 

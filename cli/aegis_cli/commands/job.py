@@ -403,7 +403,7 @@ def _logs(app: typer.Typer, group: typer.Typer) -> None:
         if follow:
             _follow_logs(env, name, base, wanted)
             return
-        lines: deque[LogLine] = deque((line for line in stored(base, name) if wanted(line)), maxlen=tail or None)
+        lines: deque[LogLine] = deque((line for line in stored(base, name, detail.summary.createdAt / 1000) if wanted(line)), maxlen=tail or None)
         for line in lines:
             env.out.line("LogLine", _log_body(line), line.text)
 

@@ -176,6 +176,8 @@ async def _run(env: Env, start: Start, stack: stacks.Stack | None, detach: bool,
 
         try:
             model = await follower.until(lambda m: m.terminal, stop)
+            if stack is not None:
+                await follower.settle(start.spec.stopGrace + 5.0)
         finally:
             shown.close()
         detail = model.detail
