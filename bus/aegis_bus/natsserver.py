@@ -51,7 +51,6 @@ CONF = """# Written by aegis_bus.natsserver. Values come from the environment; t
 server_name: $AEGIS_NATS_NAME
 listen: $AEGIS_NATS_LISTEN
 http: $AEGIS_NATS_HTTP
-ports_file_dir: $AEGIS_NATS_PORTS
 max_payload: 256KB
 max_connections: 65536
 write_deadline: "10s"
@@ -224,7 +223,6 @@ class NatsServer:
             "AEGIS_NATS_NAME": self.name,
             "AEGIS_NATS_LISTEN": f"{self.host}:{self.port}",
             "AEGIS_NATS_HTTP": f"{self.host}:{self.http_port}",
-            "AEGIS_NATS_PORTS": str(self.state_dir),
             "AEGIS_NATS_STORE": str(self.state_dir / "js"),
             "AEGIS_NATS_JWT": str(self.state_dir / "jwt"),
             "AEGIS_NATS_SYNC": self.sync_interval,

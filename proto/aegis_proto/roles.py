@@ -26,7 +26,6 @@ def _reads(stream: str) -> list[str]:
     """Ordered consumers and their information on one stream."""
     return [
         f"$JS.API.CONSUMER.CREATE.{stream}.>",
-        f"$JS.API.CONSUMER.INFO.{stream}.*",
         f"$JS.API.CONSUMER.DELETE.{stream}.*",
         f"$JS.API.CONSUMER.MSG.NEXT.{stream}.*",
         f"$JS.API.STREAM.INFO.{stream}",
