@@ -183,7 +183,7 @@ class Uplink:
             attempt=self.task.attempt,
             uid=self.task.uid,
             nkey=self._identity.public,
-            token="" if self.managed else self._token,
+            token=self._token,  # also when renewing: after a loss of the store nobody is bound, and it binds again
             timeout=ENROL_TIMEOUT - 3,
         )
         try:
