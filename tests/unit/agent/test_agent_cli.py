@@ -39,6 +39,18 @@ def test_a_plain_command_runs_as_if_we_were_not_there() -> None:
     assert (done.stdout, done.stderr) == ("hello one 3\n", "err\n")
 
 
+@pytest.mark.parametrize("words", [("-c", "cd / && pyhton train.py"), ("run", "--", "pyhton", "train.py")])
+def test_a_misspelt_command_is_named(words: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "python").symlink_to("/bin/true")
+    done = agent(*words, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert done.returncode == 127
+    assert 'E111 w0: "pyhton" not found in PATH (exit 127). Not counted, not retried. Did you mean python?' in done.stderr
+
+
+def test_an_exit_of_127_for_another_reason_is_not_explained_away() -> None:
+    assert "E111" not in agent("-c", "cd / && true && exit 127").stderr
+
+
 def test_secrets_of_the_agent_do_not_reach_it() -> None:
     done = agent("-c", "env", env={"AEGIS_JOIN_TOKEN": "secret-1", "AEGIS_TLS_CA": "secret-2", "MINE": "3"})
     assert "secret-" not in done.stdout and "MINE=3" in done.stdout
