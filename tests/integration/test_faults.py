@@ -17,7 +17,8 @@ from aegis_bus.connection import Bus
 from aegis_bus.identity import Identity
 from aegis_bus.natsserver import NatsServer
 from aegis_credentials.setup import ensure_streams
-from aegis_proto import subjects
+from aegis_proto import messages, subjects
+from aegis_proto.api_nodes import NodeLostAnswer, NodeLostRequest
 from harness.waiting import until
 from support.house import House, house, phases, retries
 from support.proxy import CutProxy
@@ -94,7 +95,8 @@ async def test_an_agent_cut_off_restarts_nothing_and_its_lost_node_restarts_once
             process.kill()
         await daemon.kill9()
         assert h.admin is not None
-        await h.ask(subjects.rpc_do("jobcontroller", "node-lost", "n1"), b"{}")
+        answer = await h.ask(subjects.rpc_do("jobcontroller", "node-lost", "n1"), messages.encode(NodeLostRequest(by="test", reason="power cut")))
+        assert messages.decode(NodeLostAnswer, answer).told
         await running(h, job, folder, 1, 3)
         state = await h.state(job)
         assert (retries(state), state.head.recoverCount) == ("1:1:1", 1), await h.describe(job)
@@ -205,7 +207,7 @@ async def test_a_restored_store_adopts_the_training_that_went_on(tmp_path: Path)
 
 
 async def test_the_loss_of_the_whole_store_stops_no_training(tmp_path: Path) -> None:
-    async with house(tmp_path, nodes=2, masters=1) as h:
+    async with house(tmp_path, nodes=4, masters=1) as h:  # the agents of the forgotten job keep their two nodes a while
         _, folder, pids = await start(h, "lost", 2)
         await asyncio.to_thread(h.nats.kill9)
         await asyncio.to_thread(shutil.rmtree, h.nats.state_dir)
@@ -216,7 +218,7 @@ async def test_the_loss_of_the_whole_store_stops_no_training(tmp_path: Path) -> 
         assert h.admin is not None
         await ensure_streams(h.admin, restored=True)
         # a job that the store does not know trains on to its end
-        await wait_silently(20.0, lambda: all(psutil.pid_exists(pid) for pid in pids))
+        await wait_silently(20.0, lambda: all(psutil.pid_exists(pid) for pid in pids) or print(_logs(h)))
         assert len(list(folder.glob("run-w*"))) == 2
         (folder / "finish").touch()
         await until(lambda: not any(psutil.pid_exists(pid) for pid in pids), 30, "the command ends by itself")

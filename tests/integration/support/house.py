@@ -328,7 +328,8 @@ async def house(
                 return False
             return True
 
-        await until(ready, 30, "a master that answers")
+        if masters:
+            await until(ready, 30, "a master that answers")
         yield built
     finally:
         await built.stop()
