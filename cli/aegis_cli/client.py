@@ -177,6 +177,6 @@ def read_reply(kind: type[T], data: bytes) -> T:
         return api.read_reply(kind, data)
     except api.RequestRefused as refused:
         text = refused.message.removeprefix(f"{refused.code} ")
-        raise CliError(refused.code, text, refused.hint, exit=refused.exit_code, details=list(refused.details)) from None
+        raise CliError(refused.code, text, refused.hint, details=list(refused.details)) from None
     except BadMessage as error:
         raise CliError("E107", f"the answer of the service does not decode: {error}") from None

@@ -140,7 +140,7 @@ class Follower:
                 if self.detached or done(self.model):
                     break
                 if deadline is not None and loop.time() > deadline:
-                    raise CliError("E109", f"{self.job}: still {self.model.phase} after {timeout:g} s")
+                    raise CliError("E119", f"{self.job}: still {self.model.phase} after {timeout:g} s")
                 try:
                     async with asyncio.timeout(ASK_EVERY):
                         await woken.wait()

@@ -333,7 +333,7 @@ def _reading(group: typer.Typer) -> None:
                             return _end(env, detail)
                         return 0 if reached else _end(env, detail) or 1
                     if env.timeout_given and time.monotonic() - start > env.timeout:
-                        raise CliError("E109", f"{detail.summary.job} is {detail.summary.phase} after {env.timeout:g} s")
+                        raise CliError("E119", f"{detail.summary.job} is {detail.summary.phase} after {env.timeout:g} s")
                     await asyncio.sleep(ASK_EVERY)
 
         return run_async(work())

@@ -262,7 +262,7 @@ class Demo:
             self._tell_steps()
             if time.monotonic() > deadline:
                 state = f"{head.phase} inc {head.incarnation}" if head else "no view"
-                raise CliError("E109", f"the demo did not end within {TIMEOUT:.0f} s ({state}); logs in {self.stack.base}/logs")
+                raise CliError("E119", f"the demo did not end within {TIMEOUT:.0f} s ({state}); logs in {self.stack.base}/logs")
             await asyncio.sleep(0.02)
 
     async def _first_view(self, client: Client) -> None:

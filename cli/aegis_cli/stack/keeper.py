@@ -45,6 +45,8 @@ STANDBY_WAIT = 10.0
 HEALTHY = 30.0
 """A part that ran so long starts its backoff anew."""
 STOP_GRACE = 4.0
+LOG_BYTES = 16 << 20
+"""Size at which a part's log is copied to .1 and begun anew."""
 
 
 class Keeper:
@@ -292,11 +294,21 @@ class Keeper:
             await self.look_health()
             if time.monotonic() - looked > USERS_LOOK:
                 looked = time.monotonic()
+                self._trim_logs()
                 if self._deserted():
                     self.why = "the last user went"
                     return
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.stopping.wait(), LOOK)
+
+    def _trim_logs(self) -> None:
+        for path in (*(self.base / "logs").glob("*.log"), self.nats.log_path):
+            try:
+                if path.stat().st_size > LOG_BYTES:
+                    shutil.copyfile(path, path.with_suffix(".log.1"))
+                    os.truncate(path, 0)  # its writer appends
+            except OSError:
+                continue
 
     def _deserted(self) -> bool:
         """Nobody uses it and nobody can come in the meantime: the gate is then ours until the end."""

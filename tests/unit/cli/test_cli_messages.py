@@ -10,6 +10,7 @@ from aegis_cli import codes, login, spec, units
 from aegis_cli.commands import settings
 from aegis_cli.errors import CliError, from_text
 from aegis_cli.main import app
+from aegis_proto import api, api_nodes
 from typer.testing import CliRunner
 
 
@@ -249,6 +250,12 @@ def test_every_code_in_the_table_is_whole() -> None:
         assert row.exit in range(8)
 
 
+def test_codes_of_the_services_are_in_the_table_with_the_same_exit() -> None:
+    for table in (api.EXIT, api_nodes.EXIT):
+        for code, status in table.items():
+            assert codes.CODES[code].exit == status, code
+
+
 def test_an_error_of_another_package_keeps_its_code_and_exit() -> None:
     error = from_text("E120 nats-server 2.10.7 at x: too old", "E123")
     assert (error.code, error.message, error.exit) == ("E120", "nats-server 2.10.7 at x: too old", codes.UNREACHABLE)
@@ -264,3 +271,14 @@ def test_ages(value: float, text: str) -> None:
 
 def test_a_wrong_error_is_still_an_error() -> None:
     assert CliError("E999", "x").exit == codes.NEGATIVE
+
+
+def test_settings_reach_the_job_unless_file_or_option_says_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "aegis.toml").write_text(
+        '[job]\nstopGrace = "40s"\nmaxRetry = 8\nnprocPerNode = "3"\n[hang]\ntimeout = "2min"\n[checkpoint]\ndir = "/ckpt"\n'
+    )
+    job = json.loads(aegis("run", "--dry-run", "--json", "--", "true")[1])
+    assert (job["stopGrace"], job["maxRetry"], job["nprocPerNode"], job["hangTimeout"], job["checkpointDir"]) == (40.0, 8, 3, 120.0, "/ckpt")
+    (tmp_path / "job.yaml").write_text(JOB)  # names maxRetry 7
+    job = json.loads(aegis("run", "--dry-run", "--json", "-f", "job.yaml", "--grace", "1s")[1])
+    assert (job["maxRetry"], job["stopGrace"], job["hangTimeout"]) == (7, 1.0, 120.0)
