@@ -11,6 +11,7 @@ import datetime
 import fcntl
 import json
 import os
+import secrets
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -250,7 +251,7 @@ async def _ensure_era(bus: Bus, restored: bool) -> str:
     if stored is not None and not restored:
         return messages.decode(messages.Era, stored.data).era
     now = time.time()
-    era = messages.Era(era=new_era(now), at=int(now * 1000), reason="restored" if restored else "created")
+    era = messages.Era(era=new_era(now), at=int(now * 1000), reason="restored" if restored else "created", salt=secrets.token_hex(16))
     from aegis_bus.errors import WrongLastSequence
 
     try:
