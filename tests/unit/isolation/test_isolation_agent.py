@@ -49,6 +49,17 @@ async def test_an_agent_reads_its_jobs_state_and_hears_commits(raw: RawOf, secur
     await master.close()
 
 
+async def test_an_agent_never_hears_what_was_refused(raw: RawOf, secured: Secured) -> None:
+    """A core subscriber of the state itself would: publishes reach it before the stream says no. The view is fed by what was stored."""
+    agent, stale = await raw("agent", job=A, pod="w0"), await raw("master")
+    heard, seen_raw = await agent.listen(subjects.view_job_state(A)), await (await raw("admin")).listen(subjects.job_state(A))
+    refused = await stale.ask(subjects.job_state(A), b'{"stale":1}', headers={"Nats-Expected-Last-Subject-Sequence": "999999"})
+    assert refused["error"]["err_code"] == 10071
+    await until(lambda: seen_raw, what="the core message, to show that there was something to hear")
+    await agent.settle()
+    assert not [msg for msg in heard if b"stale" in msg.data]
+
+
 async def test_an_agents_heartbeat_reaches_the_master(raw: RawOf) -> None:
     master, agent = await raw("master"), await raw("agent", job=A, pod="w0")
     heard = await master.listen("aegis.job.*.hb.*")

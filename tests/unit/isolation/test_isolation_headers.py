@@ -79,7 +79,7 @@ async def test_a_stolen_dedup_id_is_harmless_when_ids_cannot_be_guessed(secured:
 
 
 async def test_the_id_of_a_fact_cannot_be_foretold(secured: Secured, raw: RawOf) -> None:
-    """Facts of two replicas are kept once by an id made of their content, which readers of views know, and a salt in `aegis.era`, which they do not."""
+    """Facts of two replicas are kept once by an id made of their content, which readers know, and a salt in `aegis.era`, which they do not."""
     news = News(B, "w0", Fact(FactKind.GONE, secured.jobs[B], 1, "n1", None, 9, 1))
     public = await secured.streams()
     evil = await raw("agent", job=A, pod="w0")
