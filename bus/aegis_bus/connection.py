@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 FIRST_WAIT, MAX_WAIT = 0.4, 5.0
 """Seconds: after a loss the first try comes within [0, FIRST_WAIT], later ones within twice as much each time, at most MAX_WAIT."""
-DIAL_TIMEOUT = 5.0
+DIAL_TIMEOUT = 8.0
 MAX_BATCHES = 8
 """Atomic batches in flight: the server allows 50 open ones per stream for all clients together."""
 MAX_CORE = 4096

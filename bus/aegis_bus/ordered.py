@@ -124,6 +124,8 @@ class OrderedReader:
     # --- one step: make sure a request waits at the server, then take one message ------------------------------------------------
 
     async def _step(self) -> Stored | Gap | None:
+        if self._failures > 1:  # the first new consumer comes at once, later ones ever more slowly
+            await asyncio.sleep(random.uniform(0.5, 1) * min(5.0, 0.1 * 2 ** min(self._failures, 10)))
         try:
             if not self._consumer or self._generation != self._bus.generation:
                 gap = await self._create()
@@ -137,7 +139,6 @@ class OrderedReader:
             log.info("reader of %s: %s", self._stream, error)
             self._drop()
             self._failures += 1
-            await asyncio.sleep(random.uniform(0.1, min(5.0, 0.3 * 2**self._failures)))
             return None
         try:
             async with asyncio.timeout(self._heartbeat * 2.5):
@@ -182,17 +183,18 @@ class OrderedReader:
         return Stored(msg.subject, delivery.stream_seq, delivery.time_ms, msg.data, msg.headers)
 
     def _on_status(self, status: str, headers: Headers) -> None:
-        description = headers.get("Description", "")
         if status == "100":
+            self._failures = 0
             last = headers.get("Nats-Last-Consumer", "")
             if last.isdigit() and int(last) > self._consumer_seq:
                 log.warning("reader of %s: the server sent up to %s, %d arrived", self._stream, last, self._consumer_seq)
                 self._drop()
             return
-        log.debug("reader of %s: %s %s", self._stream, status, description)
+        log.debug("reader of %s: %s %s", self._stream, status, headers.get("Description", ""))
         self._left = 0
-        if status in ("408", "404") or (status == "409" and "Deleted" not in description and "Shutdown" not in description):
+        if status in ("408", "404"):
             return  # the request has ended: ask again
+        self._failures += 1
         self._drop()
 
     def _ask(self) -> None:
