@@ -58,7 +58,8 @@ class Authority:
         self.records = Records(bus)
         self.lifetime = lifetime
         self._jobs: dict[str, _Seen] = {}
-        self._pushed: dict[str, str] = {}
+        self._pushed: dict[str, bytes] = {}
+        """account -> digest of what this replica last saw the servers hold."""
 
     # --- reading the state -------------------------------------------------------------------------------------------------------
 
@@ -158,13 +159,13 @@ class Authority:
             revoked = rules.revocations(record for record in records.values() if record.uid == head.uid)
             return accounts.job(self.site.secret, head.job, head.uid, head.workerNum, now=int(time.time()), revocations=revoked)
 
-        if not verify and self._pushed.get(account) == accounts.content(await render()):
+        if not verify and self._pushed.get(account) == accounts.digest(await render()):
             return
         crashpoint("credentials.before-push")
         if await self.claims.ensure(account, render):
             log.info("account pushed", job=head.job)
         crashpoint("credentials.after-push")
-        self._pushed[account] = accounts.content(await render())
+        self._pushed[account] = accounts.digest(await render())
 
     async def sync_job(self, head: Head, *, verify: bool) -> None:
         """Level: revoke every attempt below the state's, then make the servers hold the account."""

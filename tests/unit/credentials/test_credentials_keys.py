@@ -295,7 +295,8 @@ def test_a_record_of_a_higher_version_is_not_read() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4), st.integers(0, 6)), max_size=40))
 def test_whatever_is_asked_two_nkeys_never_hold_one_attempt(asks: list[tuple[int, int, int]]) -> None:
-    record, granted = CredRecord(), {}
+    record = CredRecord()
+    granted: dict[tuple[str, int], str] = {}
     highest: dict[str, int] = {}
     for pod_index, attempt, key in asks:
         pod, nkey = f"w{pod_index}", f"U{key}"

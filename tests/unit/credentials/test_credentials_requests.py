@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -53,12 +54,13 @@ async def join(bus: Bus, job: str, pod: str = "w0", attempt: int = 1) -> JoinRep
     return read_reply(JoinReply, await bus.request(do("join"), messages.encode(JoinRequest(job, pod, attempt))))
 
 
-async def issue(bus: Bus, scope: str = "ml", **fields: object) -> IssueReply:
-    return read_reply(IssueReply, await bus.request(do("issue", scope), messages.encode(IssueRequest(**fields))))  # type: ignore[arg-type]
+async def issue(bus: Bus, namespace: str = "ml", **fields: Any) -> IssueReply:
+    return read_reply(IssueReply, await bus.request(do("issue", namespace), messages.encode(IssueRequest(**fields))))
 
 
 async def revoke(bus: Bus, **fields: str) -> RevokeReply:
-    return read_reply(RevokeReply, await bus.request(do("revoke"), messages.encode(RevokeRequest(**fields))))
+    request = RevokeRequest(**fields)  # type: ignore[arg-type]
+    return read_reply(RevokeReply, await bus.request(do("revoke"), messages.encode(request)))
 
 
 async def test_a_join_token_opens_exactly_its_attempt(secured: Secured, service: Running, controller: Bus) -> None:
@@ -174,7 +176,7 @@ async def test_a_node_gets_a_jwt_or_a_join_token(secured: Secured, service: Runn
         {"role": "node", "node": "*", "join": True},
     ],
 )
-async def test_what_may_not_be_issued_is_refused(secured: Secured, service: Running, operator: Bus, fields: dict[str, object]) -> None:
+async def test_what_may_not_be_issued_is_refused(secured: Secured, service: Running, operator: Bus, fields: dict[str, Any]) -> None:
     with pytest.raises(RequestRefused) as info:
         await issue(operator, **{"nkey": Identity.new().public, **fields})
     assert info.value.code in ("E107", "E110")
