@@ -147,11 +147,13 @@ class Uplink:
                 self.why = str(error)
                 if isinstance(error, BusError):
                     self._identity.jwt = ""
-                self.bus = None if self.bus is None or not self.bus.connected else self.bus
-                self._on_reach()
             except Exception as error:
                 log.exception("connecting failed")
                 self.why = f"{type(error).__name__}: {error}"
+            bus, self.bus = self.bus, None
+            if bus is not None:  # connected, but not subscribed
+                await bus.close(grace=0.5)
+            self._on_reach()
             await asyncio.sleep(mode.backoff(tries, self._rng))
             tries += 1
         if self.told:

@@ -55,7 +55,6 @@ class Worker:
         self.reports = Reports(self.uplink.publish, self.uplink.wait_connected)
         self.write = ReportWriter(task, self.boot, self.reports)
         self.phase = OrderPhase.WAIT
-        self.order: Order | None = None
         self.plain = False
         self._start_wait = mode.start_wait_from(dict(environ))
         self._began = time.monotonic()
@@ -124,8 +123,8 @@ class Worker:
                 await work()
             except Exception as error:
                 log.exception("the order could not be carried out")
-                if self.phase in (OrderPhase.BOOTCHECK, OrderPhase.TROUBLESHOOT):
-                    self.write.undiagnosed(self.phase, error)
+                if self.phase in _ROUNDS:
+                    self.write.failed(self.phase, error)
 
         self._activity = asyncio.create_task(activity())
 
@@ -154,7 +153,7 @@ class Worker:
         elif decision.verdict is Verdict.OBEY and not self._settled and decision.phase in _ROUNDS:
             self.last = decision.rank  # given before we were here: we say that we are, and wait for the next one
         elif decision.verdict is Verdict.OBEY:
-            self.last, self.order, self.phase = decision.rank, head.order, decision.phase
+            self.last, self.phase = decision.rank, decision.phase
             log.info("order %s %s", decision.phase, decision.rank)
             self._do(partial(self._obey, decision.phase, head.order))
             self._tell_status()

@@ -57,7 +57,8 @@ class ReportWriter:
         response = CheckResponse(results=tuple(results), addr=address, port=port, treeGone=gone)
         self._put(ReportKind.FINISH, MessageType.FINISH, phase.value, response)
 
-    def undiagnosed(self, phase: OrderPhase, error: Exception) -> None:
+    def failed(self, phase: OrderPhase, error: Exception) -> None:
+        """The order could not be carried out: could not diagnose, or could not start the command."""
         data = ErrorData(message=f"{type(error).__name__}: {error}"[:500], diedAt=now_ms())
         self._put(ReportKind.ERROR, MessageType.ERROR, phase.value, data)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -131,6 +132,19 @@ def test_the_termination_file_says_how_it_ended(tmp_path: Path) -> None:
 def test_a_termination_file_that_cannot_be_written_changes_no_exit_code() -> None:
     done = agent("-c", "exit 4", env={"AEGIS_TERMINATION_FILE": "/no/such/dir/file"})
     assert done.returncode == 4 and "cannot write /no/such/dir/file" in done.stderr
+
+
+def test_a_state_directory_that_cannot_be_made_stops_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = agent("run", "--nproc-per-node", "2", "--state", str(tmp_path / "file" / "s"), "--", "sh", "-c", "echo ran; exit 3")
+    assert done.returncode == 3 and done.stdout.count("ran") >= 1 and "going on without a state directory" in done.stderr
+
+
+@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("unshare"), reason="a new PID namespace needs root")
+def test_as_pid_1_of_a_container_it_reaps_forwards_and_ends() -> None:
+    text = "(setsid sh -c 'sleep 0.1; exit 0' &); sleep 0.5; ps -eo stat= | grep -c Z; kill -TERM 1; sleep 60"
+    done = subprocess.run(["unshare", "--pid", "--fork", "--mount-proc", *AGENT, "-c", text], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.returncode) == ("0\n", 143)
 
 
 def test_checks_can_be_listed_and_run() -> None:
