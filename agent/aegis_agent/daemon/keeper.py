@@ -21,7 +21,7 @@ from aegis_proto.state import JobSpec
 
 from aegis_agent import scope
 from aegis_agent.cgroup import kill_scopes, remove_scopes
-from aegis_agent.daemon.processes import AGENT, Sweep, find_agent, highest_attempt
+from aegis_agent.daemon.processes import AGENT, Sweep, find_agent
 from aegis_agent.daemon.reconcile import Action, decide
 from aegis_agent.daemon.slotdir import Record, SlotDir, Stage, Word, slot_key, status_of
 from aegis_agent.daemon.tail import Tail
@@ -65,6 +65,8 @@ class SlotKeeper:
         self.since = 0
         self.closing = False
         self.record: Record | None = None
+        self._swept = ("", "")
+        """Pod whose processes this daemon has verified gone, at the end of its last attempt in this slot."""
         self._process: subprocess.Popen[bytes] | None = None
         self._pidfd = -1
         self._wake = asyncio.Event()
@@ -172,11 +174,15 @@ class SlotKeeper:
         """Intent on disk, sweep of everything older, then the process."""
         crashpoint("daemon.before-intent")
         record = self.record = self.files.save(self._record_for(slot))
-        if highest_attempt(slot.uid, slot.pod) > slot.attempt:
+        sweep = Sweep(slot.uid, slot.pod, slot.attempt, str(self.files.slot_file))
+        found = sweep()
+        if sweep.highest > slot.attempt:
             self._gone(record, "a higher attempt runs on this machine: this one is over")
             return
-        sweep = Sweep(slot.uid, slot.pod, slot.attempt, str(self.files.slot_file))
-        ended = await scope.end(sweep, scope.Patience(0.0), limit=GONE_LIMIT, kill_all=lambda: self._kill_older(slot))
+        if found or self._swept != (slot.uid, slot.pod):
+            ended = await scope.end(sweep, scope.Patience(0.0), limit=GONE_LIMIT, kill_all=lambda: self._kill_older(slot))
+        else:
+            ended = scope.Ended(True, 0.0)  # verified when the attempt before ended here; nothing can have come since
         if ended.killed:
             self._log.warning("killed what an older attempt left", pod=slot.pod, attempt=slot.attempt, processes=ended.killed)
         if not ended.clean:
@@ -270,6 +276,7 @@ class SlotKeeper:
                 self._gone(record, text, code, clean=False)
             return
         remove_scopes(record.prefix)
+        self._swept = (record.uid, record.pod)
         crashpoint("daemon.before-gone")
         self._gone(record, "" if record.clean else "all processes are gone now", code)
 

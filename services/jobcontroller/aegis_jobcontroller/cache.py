@@ -49,10 +49,10 @@ def matters(old: Head | None, new: Head) -> bool:
 
 
 class Cache:
-    """`changed` is set whenever a new plan or a new fact may be due. `ready` when everything was read once."""
+    """`changed()` gives an event that is set whenever a new plan or a new fact may be due. `ready` when everything was read once."""
 
     def __init__(self, bus: Bus) -> None:
-        self.changed = asyncio.Event()
+        self._listeners: list[asyncio.Event] = []
         self.sequence = {"NODES": 0, "FLEET": 0}
         """Last sequence seen of each stream: after an own write, wait until it is here (`seen`)."""
         self._bus = bus
@@ -76,6 +76,15 @@ class Cache:
     @property
     def ready(self) -> bool:
         return self._read_once == {"NODES", "FLEET", "heads"} and not self._stale
+
+    def changed(self) -> asyncio.Event:
+        """An event of the caller's own, to wait for and to clear."""
+        self._listeners.append(asyncio.Event())
+        return self._listeners[-1]
+
+    def _touch(self) -> None:
+        for event in self._listeners:
+            event.set()
 
     def could_not_hear(self) -> None:
         """A reconnect or a stall of this process: silence before now is not the nodes'."""
@@ -146,7 +155,7 @@ class Cache:
 
     async def _passed(self, stream: str, seq: int) -> None:
         self.sequence[stream] = seq
-        self.changed.set()
+        self._touch()
         async with self._moved:
             self._moved.notify_all()
 
@@ -202,7 +211,7 @@ class Cache:
         node = subjects.token(msg.subject, 2)
         now = time.monotonic()
         if now - self._beats.get(node, 0.0) >= SILENT:
-            self.changed.set()
+            self._touch()
         self._beats[node] = now
 
     async def on_head(self, msg: Msg) -> None:
@@ -246,7 +255,7 @@ class Cache:
                 for memory in (self._heads, self._jobs, self._ended, self._stale):
                     memory.pop(job, None)
             self._read_once.add("heads")
-            self.changed.set()
+            self._touch()
             try:
                 async with asyncio.timeout(REREAD):
                     await self._reread.wait()
@@ -265,7 +274,7 @@ class Cache:
                 results = await asyncio.gather(*(self._load_one(name) for name in names))
                 if not all(results):
                     await asyncio.sleep(0.5)
-                self.changed.set()
+                self._touch()
 
     async def _load_one(self, name: str) -> bool:
         known = self._heads.get(name)

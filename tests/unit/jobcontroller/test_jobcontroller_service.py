@@ -135,6 +135,7 @@ class Stage:
         self.services.append(service)
         self.controllers.append(made)
         await made.start(service)
+        await until(lambda: all(node.alive for node in made.cache.world().nodes.values()) and len(made.cache.world().nodes) >= len(self.nodes), WAIT)
         return made
 
     async def credentials(self) -> None:
@@ -301,7 +302,7 @@ async def test_a_worker_leaves_an_error_node(stage: Stage) -> None:
 
 
 async def test_two_replicas_racing_200_placements_place_every_worker_exactly_once(stage: Stage) -> None:
-    await stage.node(*(f"n{i}" for i in range(20)), slots=10)
+    await stage.node(*(f"n{i}" for i in range(20)), slots=14)  # some to spare: ten nodes must be free for each job, whoever came first
     for number in range(20):
         await stage.job(f"job-{number}", 10, createdAt=number)
     await asyncio.gather(stage.controller(), stage.controller())
@@ -529,24 +530,24 @@ async def test_a_controller_killed_at_any_point_places_once_and_tells_everything
     await stage.job("job-a", 1, dict(stopGrace=0.0))
     first = await start_process(point)
     if point.endswith("-release"):
-        await stage.placed("job-a")
-        await until(lambda: stage.nodes["n1"].held["0"].state == "running", WAIT)
-        await stage.nodes["n1"].ends(exitCode=0)
+        node = stage.nodes[(await stage.placed("job-a")).node]
+        await until(lambda: node.held["0"].state == "running", WAIT)
+        await node.ends(exitCode=0)
         await stage.commit("job-a", phase=Phase.SUCCEED)
         assert await asyncio.to_thread(first.wait, WAIT) == -signal.SIGKILL
         await start_process()
 
         async def released() -> bool:
             place = await stage.place("job-a")
-            return (await stage.slot("n1")).job == "" and place is not None and place.released
+            return (await stage.slot(node.name)).job == "" and place is not None and place.released
 
         await until(released, WAIT)
         return
     assert await asyncio.to_thread(first.wait, WAIT) == -signal.SIGKILL
     await start_process()
-    await stage.placed("job-a")
+    place = await stage.placed("job-a")
     await stage.told("job-a", "w0", FactKind.RUNNING, attempt=1)
-    await stage.nodes["n1"].ends(exitCode=4)
+    await stage.nodes[place.node].ends(exitCode=4)
     await stage.told("job-a", "w0", FactKind.GONE, exitCode=4)
     assert [entry for node in stage.nodes.values() for entry in node.started] == [("job-a", "w0", 1)]
 
