@@ -162,27 +162,32 @@ class Authority:
         if not verify and self._pushed.get(account) == accounts.digest(await render()):
             return
         crashpoint("credentials.before-push")
-        if await self.claims.ensure(account, render):
+        pushed, token = await self.claims.ensure(account, render)
+        if pushed:
             log.info("account pushed", job=head.job)
         crashpoint("credentials.after-push")
-        self._pushed[account] = accounts.digest(await render())
+        self._pushed[account] = accounts.digest(token)
 
     async def sync_job(self, head: Head, *, verify: bool) -> None:
         """Level: revoke every attempt below the state's, then make the servers hold the account."""
-        seen = await self._job(head.job, fresh=True)
-        if seen.head.uid != head.uid or seen.head.phase.terminal:
-            return
-        for k, record in (await self.records.read_job(head.job)).items():
-            if record.uid != head.uid or not record.pods:
-                continue
-            attempts = {pod: await self._attempt(seen, ids.pod_index(pod), fresh=False) for pod in record.pods}
-            now = int(time.time())
-
-            def change(old: CredRecord, attempts: dict[str, int] = attempts, now: int = now) -> CredRecord:
-                return rules.revoke_below(old, attempts, now, self.lifetime) if old.uid == head.uid else old
-
-            await self.records.change(subjects.cred(head.job, k), change)
+        records = await self.records.read_job(head.job)
+        bound = {k: record for k, record in records.items() if record.uid == head.uid and record.pods}
+        if bound:
+            seen = await self._job(head.job, fresh=True)
+            if seen.head.uid != head.uid or seen.head.phase.terminal:
+                return
+            for k, record in bound.items():
+                await self._revoke_below(seen, k, record)
         await self.ensure_job(head, verify=verify)
+
+    async def _revoke_below(self, seen: _Seen, k: int, record: CredRecord) -> None:
+        attempts = {pod: await self._attempt(seen, ids.pod_index(pod), fresh=False) for pod in record.pods}
+        now = int(time.time())
+
+        def change(old: CredRecord) -> CredRecord:
+            return rules.revoke_below(old, attempts, now, self.lifetime) if old.uid == seen.head.uid else old
+
+        await self.records.change(subjects.cred(seen.head.job, k), change)
 
     async def end_job(self, head: Head, listed: set[str]) -> bool:
         """Delete the account of an ended job, then its records. False when both are gone already."""
@@ -265,5 +270,6 @@ class Authority:
             return accounts.people(secret, int(time.time()), rules.revocations([await self.records.read(subjects.cred_account("people"))]))
 
         for name, render in (("AEGIS", aegis), ("FLEET", fleet), ("PEOPLE", people)):
-            if await self.claims.ensure(self.site.account(name), render):
+            pushed, _ = await self.claims.ensure(self.site.account(name), render)
+            if pushed:
                 log.info("account pushed", account=name)

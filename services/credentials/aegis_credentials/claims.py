@@ -61,8 +61,8 @@ class Claims:
         if "error" in reply:
             raise PushFailed(f"accounts not deleted: {reply['error'].get('description', reply['error'])}")
 
-    async def ensure(self, account: str, render: Callable[[], Awaitable[str]]) -> bool:
-        """Make the server hold what `render()` grants at this moment; False when it did already.
+    async def ensure(self, account: str, render: Callable[[], Awaitable[str]]) -> tuple[bool, str]:
+        """Make the server hold what `render()` grants at this moment: (was a push needed, the rendering it holds).
 
         `render` is asked again before each look: another replica may have written records and pushed meanwhile, and then its push is the right one.
         Raises: PushFailed, BusError.
@@ -70,7 +70,7 @@ class Claims:
         for attempt in range(TRIES):
             token = await render()
             if accounts.same_rendering(await self.lookup(account), token):
-                return attempt > 0
+                return attempt > 0, token
             if attempt > 2:
                 await asyncio.sleep(random.uniform(0, 0.05 * attempt))
             try:
