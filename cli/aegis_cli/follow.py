@@ -27,6 +27,7 @@ from aegis_cli import screen
 from aegis_cli.client import Client
 from aegis_cli.errors import CliError
 from aegis_cli.output import Output
+from aegis_cli.stack.client import lock_free
 from aegis_cli.stack.output import LogLine, WorkerOutput
 
 ASK_EVERY = 0.25
@@ -212,6 +213,8 @@ class Follower:
             await self._explain_pending(now)
         self._drain()
         self.shown.show(self.model)
+        if self.output is not None and lock_free(self.output.base):
+            raise CliError("E123", f"the stack of this machine has ended, and {self.job} with it (aegis down, or its keeper was killed)")
 
     async def _explain_pending(self, now: float) -> None:
         detail = self.model.detail

@@ -158,6 +158,8 @@ async def _run(env: Env, start: Start, stack: stacks.Stack | None, detach: bool,
             return 0
         shown = surface(env.out)
         output = WorkerOutput(stack.base, reply.job) if stack else None
+        if output is None:
+            env.out.note("the workers' output lies at their nodes (STATE/slots/*/agent.log of aegis-agent node)")
         follower = Follower(client, reply.job, shown, output, verbose=env.out.verbose > 0, keys="Ctrl-C stop · twice = kill")
 
         async def stop(number: int) -> str:

@@ -226,8 +226,17 @@ class Keeper:
         """A part that ended is started again, after a while that grows when it keeps ending."""
         now = time.monotonic()
         if self.nats.process is not None and self.nats.process.poll() is not None:
-            self._ended(self.nats_part, self.nats.process.returncode, now)
-            self._start_nats()
+            if "nats-server" not in self._due:
+                self._ended(self.nats_part, self.nats.process.returncode, now)
+            if now >= self._due["nats-server"]:
+                try:
+                    self._start_nats()
+                except BusError as error:
+                    self.say(str(error))
+                    self._ended(self.nats_part, 1, now)
+                else:
+                    self._begun["nats-server"] = now
+                    del self._due["nats-server"]
         for part in self.parts:
             process = self.processes[part.name]
             code = process.poll()
@@ -315,7 +324,7 @@ class Keeper:
         if users.pinned(self.base) or users.in_use(self.base):
             return False
         gate = users.open_lock(self.base / "gate")
-        if users.try_lock(gate) and not users.pinned(self.base) and not users.in_use(self.base):
+        if users.try_lock(gate) and not users.pinned(self.base) and not users.in_use(self.base, clean=True):
             return True  # the descriptor stays open on purpose: it ends with this process
         os.close(gate)
         return False

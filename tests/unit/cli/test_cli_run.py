@@ -19,6 +19,7 @@ import pytest
 from aegis_cli.stack import client as stacks
 from aegis_cli.stack import guard
 
+pytestmark = pytest.mark.timeout(300)
 WAIT = 60.0
 
 
@@ -344,6 +345,16 @@ def test_setup_makes_a_site_once_and_refuses_a_strange_one(aegis: Aegis) -> None
     assert aegis("setup", "--state", "site")[0] == 0
     assert (aegis.folder / "site" / "root.secret").read_bytes() == secret
     assert secret.strip() not in out.encode()
+
+
+def test_a_run_ends_when_its_stack_does(aegis: Aegis, tmp_path: Path) -> None:
+    aegis.environ["AEGIS_STACK_DIR"] = str(tmp_path / "own-stack")
+    process = aegis.start("run", "sh", "-c", "echo ready; sleep 60")
+    started(aegis, process)
+    assert aegis("down")[0] == 0
+    _, err = process.communicate(timeout=WAIT)
+    assert process.returncode == 5
+    assert "E123 the stack of this machine has ended" in err
 
 
 def test_a_run_without_a_stack_starts_one_and_two_at_once_share_it(aegis: Aegis, tmp_path: Path) -> None:

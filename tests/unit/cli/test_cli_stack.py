@@ -23,6 +23,8 @@ import pytest
 from aegis_cli.errors import CliError
 from aegis_cli.stack import client, guard, place, users
 
+pytestmark = pytest.mark.timeout(300)
+
 
 @pytest.fixture
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -307,6 +309,8 @@ def test_a_user_is_counted_while_it_lives_and_its_file_is_removed_after(tmp_path
     assert users.in_use(tmp_path) == 0
     (tmp_path / "users" / "1-dead").touch()
     assert users.in_use(tmp_path) == 0
+    assert (tmp_path / "users" / "1-dead").exists()
+    assert users.in_use(tmp_path, clean=True) == 0
     assert not list((tmp_path / "users").iterdir())
 
 
