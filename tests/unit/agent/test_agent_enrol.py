@@ -19,6 +19,7 @@ import pytest
 from aegis_agent.enrol import may_sign
 from aegis_agent.handover import WorkerTask
 from aegis_agent.procs import carries, processes
+from aegis_bus.errors import Unreachable
 from aegis_bus.jobstore import JobStore
 from aegis_credentials.setup import create_site
 from aegis_proto import subjects
@@ -92,7 +93,14 @@ class Job:
         state = self.loaded.state
         order = Order(phase, self.seq, incarnation, ((attempt, state.head.workerNum),), **changes)
         state = state.with_head(order=order, seqNum=self.seq, incarnation=incarnation)
-        self.loaded = await self.store.commit(self.loaded, state.with_pod(0, Pod(attempt=attempt)))
+        end = time.monotonic() + 30
+        while True:
+            try:
+                self.loaded = await self.store.commit(self.loaded, state.with_pod(0, Pod(attempt=attempt)))
+                return
+            except Unreachable:  # certainly not committed: a service that starts pushes accounts, and connections are made anew
+                assert time.monotonic() < end
+                await self.bus.wait_connected(30)
 
     async def report(self, kind: str, phase: str = "", pod: str = "w0") -> Any:
         async def last() -> Any:
