@@ -19,8 +19,10 @@ from aegis_bus.errors import BusError, Unreadable
 from aegis_bus.jobstore import JobStore, decode_head
 from aegis_bus.ordered import Gap, OrderedReader
 from aegis_proto import subjects
-from aegis_proto.messages import BadMessage, NodeSpec, NodeStatus, Place, Slot, Taint, decode
+from aegis_proto.api import DeadLetter
+from aegis_proto.messages import BadMessage, NodeSpec, NodeStatus, Place, Slot, Taint, decode, encode
 from aegis_proto.state import Head
+from aegis_proto.streams import stream_of
 
 from aegis_jobcontroller import metrics
 from aegis_jobcontroller.world import SILENT, Holding, Job, Node, Placed, World
@@ -72,6 +74,7 @@ class Cache:
         self._hear_since = time.monotonic()
         self._read_once: set[str] = set()
         self._moved = asyncio.Condition()
+        self._burials: set[asyncio.Task[None]] = set()
 
     @property
     def ready(self) -> bool:
@@ -203,7 +206,20 @@ class Cache:
         except BadMessage as error:
             metrics.UNREADABLE.labels(kind.__name__).inc()
             log.warning("%s: %s", item.subject, error)
+            task = asyncio.create_task(self._bury(item, str(error)))
+            self._burials.add(task)
+            task.add_done_callback(self._burials.discard)
             return None
+
+    async def _bury(self, item: Stored, reason: str) -> None:
+        """What cannot be read goes to the dead letters, once whichever replica finds it."""
+        stream = stream_of(item.subject)
+        letter = DeadLetter(stream=stream, seq=item.seq, subject=item.subject, reason=reason[:500], data=item.data[:4096], at=item.time_ms)
+        subject = subjects.dlq("jobcontroller", stream, subjects.token(item.subject, 2))
+        try:
+            await self._bus.publish(subject, encode(letter), msg_id=f"{stream}-{item.seq}-{item.time_ms}")
+        except BusError as error:
+            log.warning("dead letter of %s not stored: %s", item.subject, error)
 
     # --- heartbeats and heads ------------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from aegis_proto.ids import pod_index, pod_name
 from aegis_proto.messages import Place, Slot
@@ -70,6 +71,7 @@ class Retire:
 Action = Assign | Stop | Release | Retire
 
 
+@lru_cache(maxsize=65536)
 def natural(name: str) -> tuple[object, ...]:
     """Sort key that puts n2 before n10."""
     return tuple(int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name))

@@ -470,7 +470,7 @@ async def test_a_bad_request_is_refused_with_its_code(stage: Stage, subject: str
     assert refused.value.code == code
 
 
-async def test_messages_that_nobody_can_read_harm_nothing(stage: Stage, bus: Bus) -> None:
+async def test_messages_that_nobody_can_read_go_to_the_dead_letters_and_harm_nothing(stage: Stage, bus: Bus) -> None:
     await stage.node("n1")
     for subject in (
         "aegis.place.job-x.w0",
@@ -483,6 +483,12 @@ async def test_messages_that_nobody_can_read_harm_nothing(stage: Stage, bus: Bus
     await stage.controller()
     await stage.job("job-a", 1)
     await stage.placed("job-a")
+
+    async def buried() -> bool:
+        letters = {item.subject for item in await bus.get_many("DLQ", ["aegis.dlq.jobcontroller.>"])}
+        return letters == {f"aegis.dlq.jobcontroller.{source}" for source in ("NODES.job-x", "NODES.n1", "NODES.n9", "FLEET.n9")}
+
+    await until(buried, WAIT)
 
 
 async def test_a_lost_server_delays_and_loses_nothing(stage: Stage, nats_server: NatsServer) -> None:
