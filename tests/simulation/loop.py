@@ -7,7 +7,10 @@ Owns the clock of a simulated world. No thread, no file, no real sleep. Every ca
 from __future__ import annotations
 
 import asyncio
+import gc
 import heapq
+import sys
+import warnings
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -73,6 +76,8 @@ class Loop(asyncio.AbstractEventLoop):
         self._timers: list[tuple[float, int, Handle]] = []
         self._n = 0
         self._stop = False
+        self._graves: list[Handle] = []
+        """Callbacks of dead processes: kept, so that no coroutine of theirs is closed (and cleans up) while the world goes on."""
 
     # --- what asyncio asks -------------------------------------------------------------------------------------------------------
 
@@ -160,6 +165,7 @@ class Loop(asyncio.AbstractEventLoop):
                 process = handle.context.get(PROCESS)
                 if process is not None:
                     if not process.alive:
+                        self._graves.append(handle)
                         continue
                     if process.frozen:
                         process.backlog.append(handle)
@@ -167,6 +173,7 @@ class Loop(asyncio.AbstractEventLoop):
                     process.steps += 1
                     if process.steps == process.die_at_step:
                         kill(process)
+                        self._graves.append(handle)
                         continue
                 self.callbacks += 1
                 try:
@@ -192,6 +199,22 @@ class Loop(asyncio.AbstractEventLoop):
             raise RuntimeError("nothing is left to do, and it is not done")
         return task.result()
 
+    def clear(self) -> None:
+        """Forget everything that waits, quietly: the world is over."""
+        before, hook = events._get_running_loop(), sys.unraisablehook
+        events._set_running_loop(self)
+        sys.unraisablehook = lambda _: None
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                for waiting in (self._ready, self._timers, self._graves):
+                    waiting.clear()
+                gc.collect()
+                self._ready.clear()
+        finally:
+            sys.unraisablehook = hook
+            events._set_running_loop(before)
+
     def resume(self, process: Process) -> None:
         """SIGCONT: everything that came meanwhile, in its order."""
         process.frozen = False
@@ -204,6 +227,5 @@ def kill(process: Process) -> None:
     if not process.alive:
         return
     process.alive = False
-    process.backlog = []
     for told in process.on_death:
         told()
