@@ -228,10 +228,10 @@ class Worker:
         task = self.task
         context = Context(scope_prefix(task.uid, task.pod, task.attempt), self.spec.cwd or os.getcwd(), os.getpid(), task.node)
         scope = scope_id(task.uid, task.pod, task.attempt, "check")
+        began = time.monotonic()
         results = await run_round(self.exec.reaper, phase.value, context, self.exec.environ, scope=scope)
-        for result in results:
-            if not result.Pass:
-                self.exec.say(f"check {result.CheckType} failed: {result.Result}")
+        failed = [f"{result.CheckType} failed: {result.Result}" for result in results if not result.Pass]
+        self.exec.say(f"{phase.value}: {len(results)} checks in {time.monotonic() - began:.3f} s: {'; '.join(failed) or 'passed'}")
         port = ports.free_port(self.spec.masterPortRange) if self.exec.index == 0 else 0
         self.write.checked(phase, results, address=self._address(), port=port, gone=gone)
 
