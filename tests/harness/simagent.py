@@ -273,6 +273,7 @@ class SimPlatform:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._sub: object = None
+        self._stopping = False
 
     async def start(self) -> SimPlatform:
         self._sub = await self.bus.subscribe(subjects.view_job_state(self.job), self._on_view)
@@ -280,8 +281,10 @@ class SimPlatform:
         return self
 
     async def stop(self) -> None:
+        # Not by cancelling: on Python 3.11 asyncio.wait_for inside nats-py may swallow a cancellation, and the loop would go on.
+        self._stopping = True
+        self._wake.set()
         if self._task is not None:
-            self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         if self._sub is not None:
             await self._sub.unsubscribe()  # type: ignore[attr-defined]
@@ -294,7 +297,7 @@ class SimPlatform:
         self._wake.set()
 
     async def _loop(self) -> None:
-        while True:
+        while not self._stopping:
             try:
                 await self._reconcile()
             except BusError:
@@ -350,7 +353,7 @@ class SimPlatform:
     async def fact(self, index: int, attempt: int, kind: FactKind, exit_code: int | None = None, signal: int = 0) -> None:
         fact = Fact(kind, self.uid, attempt, f"node{index}", exit_code, signal, int(time.time() * 1000))
         msg_id = f"{self.uid}-{index}-{attempt}-{kind.value}-{secrets.token_hex(4)}"
-        while True:
+        while not self._stopping:
             try:
                 await self.bus.publish(subjects.fact(self.job, pod_name(index)), messages.encode(fact), msg_id=msg_id, timeout=5.0)
                 return
