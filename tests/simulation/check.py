@@ -73,6 +73,10 @@ class Check:
             self.problems.append(text)
             self.world.tell("check", f"PROBLEM {text}")
 
+    def harmed(self, seconds: float) -> None:
+        """Something that may cost budget happens, from now on for so long."""
+        self.harmed_at = max(self.harmed_at, self.world.loop.now + seconds)
+
     # --- the store -------------------------------------------------------------------------------------------------------------------
 
     def backup(self) -> None:

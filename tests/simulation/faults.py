@@ -66,7 +66,7 @@ class Faults:
     def draw(self) -> None:
         names, weights = list(WEIGHTS), list(WEIGHTS.values())
         number = self.rng.choice((1, 2, 2, 3, 3, 4, 4, 5, 6, 8))
-        at, gap = self.rng.uniform(0.0, 8.0), self.rng.choice((1.0, 3.0, 6.0))
+        at, gap = self.rng.uniform(0.0, 3.0), self.rng.choice((0.3, 1.0, 2.0, 4.0))
         for name in self.rng.choices(names, weights, k=number):
             at = min(LAST, at + self.rng.expovariate(1 / gap))
             self.drawn.append((at, name))
@@ -76,8 +76,8 @@ class Faults:
     def _tell(self, text: str) -> None:
         self.world.tell("FAULT", text)
 
-    def _harm(self) -> None:
-        self.world.check.harmed_at = self.world.loop.now
+    def _harm(self, seconds: float = 0.0) -> None:
+        self.world.check.harmed(seconds)
 
     def calm(self) -> None:
         """Everything is repaired, nothing fails any more."""
@@ -160,7 +160,7 @@ class Faults:
         machine = self.rng.choice(list(self.world.machines.values()))
         seconds = self.rng.uniform(1.0, 40.0)
         self._tell(f"{machine.name} is cut off for {seconds:.1f} s")
-        self._harm()
+        self._harm(seconds)
         machine.cut_until = self.world.loop.now + seconds
         self.world.network.cut(machine.processes(), seconds)
 

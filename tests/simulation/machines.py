@@ -94,7 +94,7 @@ class Machine:
         """Kill every child of a pod on this machine; how many."""
         found = [child for child in self.world.children if child.node == self.name and child.pod == pod]
         for child in found:
-            child.kill()
+            child.kill(ordered=True)
         return len(found)
 
 

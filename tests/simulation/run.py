@@ -52,8 +52,8 @@ class Summary:
 
 def play(seeds: Sequence[int]) -> Summary:
     summary = Summary()
-    for seed in seeds:
-        summary.add(world.run(seed))
+    for result in world.play(seeds):
+        summary.add(result)
     return summary
 
 
