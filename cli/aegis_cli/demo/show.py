@@ -263,8 +263,9 @@ def expectations(report: dict[str, Any]) -> list[str]:
 def headline(stack: stacks.Stack) -> str:
     """`aegis 0.1.0 · nats-server 2.15.1 · torch 2.13.0+cpu · ...`."""
     nats = next(part for part in stack.info["parts"] if part["kind"] == "nats")
+    where = Path(nats["note"]).parent.name if nats["note"].startswith("/") else nats["note"]
     return (
-        f"aegis {VERSION} · nats-server {nats['version']} ({nats['note']}) · torch {importlib.metadata.version('torch')} · "
+        f"aegis {VERSION} · nats-server {nats['version']} ({where}) · torch {importlib.metadata.version('torch')} · "
         f"state in {stack.base.parent} · stack up {stack.seconds:.1f} s"
     )
 
