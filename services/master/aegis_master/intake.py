@@ -245,7 +245,7 @@ def _job_fact(state: JobState, fact: Fact) -> Taken:
 
 def _pod_fact(state: JobState, index: int, fact: Fact, time_ms: int) -> Taken:
     pod, head = state.pod(index), state.head
-    if fact.attempt > pod.attempt or (fact.attempt < pod.attempt and fact.kind is not FactKind.GONE):
+    if fact.attempt > pod.attempt or (fact.attempt < pod.attempt and fact.kind not in (FactKind.GONE, FactKind.NODE_LOST)):
         return Taken(dropped="attempt")
     match fact.kind:
         case FactKind.RUNNING:

@@ -26,6 +26,7 @@ from aegis_bus.crashpoint import crashpoint
 from aegis_bus.errors import BusError, Rejected, Unreachable, Unreadable, WrongLastSequence
 from aegis_bus.jobstore import JobStore, Loaded
 from aegis_bus.ordered import Gap, OrderedReader
+from aegis_proto.ids import pod_name
 from aegis_proto.phases import Phase
 from aegis_proto.state import JobState, Transition
 
@@ -33,7 +34,7 @@ from aegis_master import events as ev
 from aegis_master import intake, machine, metrics
 from aegis_master.clock import ServerClock
 from aegis_master.effects import Effects
-from aegis_master.judge import Dead, Suspect
+from aegis_master.judge import Dead, Suspect, fenced
 from aegis_master.publish import Trace
 from aegis_master.settings import OwnerSettings
 from aegis_master.watch import Watch
@@ -219,7 +220,7 @@ class JobOwner:
         self._notes += batch.notes
         stop = self._stopping
         self._commit_by = min(self._commit_by, began + batch.within)
-        crowded = self._uncommitted >= self.shared.settings.batch
+        crowded = self._uncommitted >= max(self.shared.settings.batch, 4 * self.state.head.workerNum)
         if crowded or time.monotonic() >= self._commit_by or (stop and self.state is not self.loaded.state):
             taken = self._uncommitted
             await self._commit(self.state)
@@ -354,11 +355,15 @@ class JobOwner:
             match finding:
                 case Suspect(index, attempt, suspect):
                     self._step(batch, ev.SuspectChanged(index, attempt, suspect), now_ms)
-                case Dead(index, attempt, reason, why):
+                case Dead(index, attempt, reason, why, silent):
                     metrics.DEAD.labels(reason.value).inc()
                     node = batch.state.pod(index).node
-                    self._step(batch, ev.PodLost(index, attempt, reason, now_ms, node=node, message=why), now_ms)
+                    died = now_ms - round(silent * 1000)
+                    self._step(batch, ev.PodLost(index, attempt, reason, died, node=node, message=why), now_ms)
                     crashpoint("master.death-before-commit")
+        for index, attempt in fenced(batch.state, now_ms, self.shared.settings.judge.fence):
+            log.warning("fenced: taken as gone", job=self.job, pod=pod_name(index), attempt=attempt)
+            self._step(batch, ev.PodGone(index, attempt), now_ms)
         if self.watch.missing_acks(batch.state, now):
             metrics.REPUBLISHED.inc()
             batch.within = 0.0
