@@ -88,7 +88,7 @@ def fenced(state: JobState, now_ms: int, fence: float) -> list[tuple[int, int]]:
     hears nobody stops what makes none. `now_ms` by the server's clock, `fence` in seconds. A single worker needs nobody: of it only the platform's
     word counts."""
     head = state.head
-    if head.workerNum == 1 or head.tally.filled == head.workerNum or head.adopting or head.phase.terminal or head.mode is not Mode.MANAGED:
+    if head.workerNum in (1, head.tally.filled) or head.adopting or head.phase.terminal or head.mode is not Mode.MANAGED:
         return []
     since = now_ms - round((fence + state.spec.stopGrace) * 1000)
     return [(i, pod.attempt - 1) for i, pod in enumerate(state.pods()) if not pod.present and not pod.gone and not pod.finished and pod.ts <= since]

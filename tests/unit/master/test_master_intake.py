@@ -158,7 +158,10 @@ def test_news_of_an_attempt_that_was_replaced_only_frees_its_place() -> None:
     state = running()
     state, _ = machine.step(state, ev.PodLost(1, 1), 2000)
     assert fact(state, "w1", FactKind.GONE, attempt=1).events == (ev.PodGone(1, 1),)
-    assert fact(state, "w1", FactKind.NODE_LOST, attempt=1).dropped == "attempt"
+    [lost] = fact(state, "w1", FactKind.NODE_LOST, attempt=1, node="n1").events
+    after, _ = machine.step(state, lost, 3000)
+    assert (after.pod(1).gone, after.pod(1).attempt, after.head.failures) == (True, 2, state.head.failures)
+    assert fact(state, "w1", FactKind.RUNNING, attempt=1).dropped == "attempt"
     assert fact(state, "w1", FactKind.RUNNING, attempt=3).dropped == "attempt"
 
 
