@@ -20,7 +20,6 @@ from aegis_agent.scope import Ended
 from aegis_proto.ids import pod_index
 from aegis_proto.messages import CheckResult, HangData
 from aegis_proto.phases import LostReason, MessageType, ReportKind
-
 from simulation import patches
 from simulation.loop import START, Process
 from simulation.training import PLAIN, Child

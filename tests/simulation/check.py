@@ -1,4 +1,4 @@
-"""What must hold in every simulated world, whatever fails: the invariants of the machine at every step and every commit, and what only the whole knows.
+"""What must hold in every simulated world, whatever fails: invariants of the machine at each step and commit, and what only the whole knows.
 
 Sees each step of each master (`Watch`), each accepted write of the store, and the ground truth of what ran (`training`). `problems` is the verdict.
 """
@@ -14,7 +14,6 @@ from aegis_master.events import Event
 from aegis_proto.messages import decode
 from aegis_proto.phases import FailedReason, Mode, Phase
 from aegis_proto.state import Head, JobSpec, JobState, Pod, Transition
-
 from simulation.training import PLAIN, Child
 
 if TYPE_CHECKING:
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from simulation.world import World
 
 _shard = msgspec.json.Decoder(tuple[Pod, ...])
+LATE = 15.0
+"""Seconds by which the news of a loss may be late: it is counted for the run in which it is heard."""
 ASKED = {"restart": "restart", "suspend": "suspend"}
 """Cause of a transition -> verb of a fact: asked once, done at most once."""
 
@@ -164,8 +165,8 @@ class Check:
         if len(same) > 1:
             self.problem(f"CountOncePerIncarnation: incarnation {line.incarnation} counted {len(same)} times")
         training = self.world.trainings.get(line.incarnation)
-        if line.cause != "plain" and self.harmed_at < (training.began if training is not None else 0.0):
-            self.problem(f"CountOnlyRealFailures: incarnation {line.incarnation} is counted ({line.cause} {line.podName}), and nothing of it was hurt")
+        if line.cause != "plain" and self.harmed_at < (training.began if training is not None else 0.0) - LATE:
+            self.problem(f"CountOnlyRealFailures: incarnation {line.incarnation} counted ({line.cause} {line.podName}), nothing of it was hurt")
 
     def _end(self, head: Head) -> None:
         spent = len(self.counted) == head.maxRetry + 1

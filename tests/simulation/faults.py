@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from aegis_proto import messages, subjects
 from aegis_proto.messages import Era, Fact
 from aegis_proto.phases import FactKind
-
 from simulation.loop import kill
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from aegis_bus.errors import BusError
 from aegis_proto import subjects
 from aegis_proto.messages import NodeSpec, NodeStatus, Slot, SlotStatus, decode, encode
 from aegis_proto.state import JobSpec
-
 from simulation import patches
 from simulation.agents import Agent
 from simulation.loop import START, Process
@@ -135,7 +134,7 @@ class Daemon:
     # --- the bus -------------------------------------------------------------------------------------------------------------------
 
     async def _woken(self, msg: Msg) -> None:
-        asyncio.create_task(self._look(msg.data))
+        self._looks = asyncio.create_task(self._look(msg.data))
 
     async def _look(self, shown: bytes) -> None:
         for wait in LOOK_AGAIN:

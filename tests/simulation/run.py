@@ -75,7 +75,8 @@ def tell(result: world.Result) -> str:
 
 
 def show(summary: Summary, took: float, processes: int) -> None:
-    print(f"{summary.seeds} seeds in {took:.1f} s with {processes} processes: {1000 * took * processes / max(1, summary.seeds):.1f} ms a seed and process")
+    each = 1000 * took * processes / max(1, summary.seeds)
+    print(f"{summary.seeds} seeds in {took:.1f} s with {processes} processes: {each:.1f} ms a seed and process")
     print(f"  {summary.virtual / 3600:.1f} virtual hours, {summary.steps} steps, {summary.commits} commits, {summary.counted} counted failures")
     print("  ends: " + ", ".join(f"{name} {n}" for name, n in summary.ends.most_common()))
     print("  faults: " + ", ".join(f"{name} {n}" for name, n in summary.faults.most_common()))
@@ -84,7 +85,7 @@ def show(summary: Summary, took: float, processes: int) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m simulation.run", description=__doc__)
     parser.add_argument("--seed", type=int, help="replay this one and print its story")
-    parser.add_argument("-v", "--verbose", action="store_true", help="with --seed: print the story also when all is well, with the logs of every process")
+    parser.add_argument("-v", "--verbose", action="store_true", help="with --seed: with the logs of every process")
     parser.add_argument("--seeds", type=int, default=20_000, help="how many")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)

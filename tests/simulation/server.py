@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-
 from simulation.loop import START, Handle, Loop
 
 if TYPE_CHECKING:
@@ -216,10 +215,7 @@ class Server:
         if found is None:
             tokens = subject.split(".")
             found = [
-                (client, sid, queue)
-                for client in self.clients
-                for sid, (pattern, queue) in client.subscriptions.items()
-                if matches(pattern, tokens)
+                (client, sid, queue) for client in self.clients for sid, (pattern, queue) in client.subscriptions.items() if matches(pattern, tokens)
             ]
             self._routes[subject] = found
         return found
@@ -385,7 +381,7 @@ class Server:
             wild = [token for wanted, token in zip(source, tokens, strict=True) if wanted == "*"]
             target = rule["dest"]
             for i, token in enumerate(wild, 1):
-                target = target.replace("{{wildcard(%d)}}" % i, token)
+                target = target.replace(f"{{{{wildcard({i})}}}}", token)
         if not self._route(target):
             return
         seqs = stream.by_subject.get(message.subject, [])
@@ -496,9 +492,7 @@ class Server:
             self._direct_one(stream, body.get("seq", 0), reply)
             return
         patterns = [text.split(".") for text in body["multi_last"]]
-        found = sorted(
-            seqs[-1] for subject, seqs in stream.by_subject.items() if any(matches(pattern, subject.split(".")) for pattern in patterns)
-        )
+        found = sorted(seqs[-1] for subject, seqs in stream.by_subject.items() if any(matches(pattern, subject.split(".")) for pattern in patterns))
         if len(found) > DIRECT_SUBJECTS:
             self._status(reply, "413", "Too Many Results")
         elif not found:

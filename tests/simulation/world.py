@@ -33,7 +33,6 @@ from aegis_proto import messages, subjects
 from aegis_proto.messages import Era
 from aegis_proto.state import JobSpec
 from aegis_proto.streams import stream_configs
-
 from simulation import agents, patches
 from simulation.check import Check
 from simulation.client import Network
