@@ -39,7 +39,7 @@ from aegis_proto.phases import FactKind, Mode
 from aegis_proto.state import Head, Owner
 
 from aegis_master import events, machine, metrics
-from aegis_master.owner import last_sequence
+from aegis_master.batch import last_sequence
 from aegis_master.ownership import Ownership
 from aegis_master.queries import Queries
 from aegis_master.settings import MasterSettings

@@ -17,9 +17,8 @@ import math
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import msgspec
 import structlog
 from aegis_bus.connection import Bus, Stored, Subscription
 from aegis_bus.crashpoint import crashpoint
@@ -32,6 +31,7 @@ from aegis_proto.state import JobState, Transition
 
 from aegis_master import events as ev
 from aegis_master import intake, machine, metrics
+from aegis_master.batch import Batch, fresh, last_sequence, urgency
 from aegis_master.clock import ServerClock
 from aegis_master.effects import Effects
 from aegis_master.judge import Dead, Suspect, fenced
@@ -40,23 +40,6 @@ from aegis_master.settings import OwnerSettings
 from aegis_master.watch import Watch
 
 log = structlog.get_logger("aegis.master.owner")
-FLAGS = (ev.Acked, ev.PodReady, ev.PodRunning, ev.Finished, ev.SuspectChanged)
-"""Events that, unless they complete something, only set a flag of a pod."""
-SMALL = 64
-"""Workers up to which flags are stored at once too: people watch, and few agents listen."""
-
-
-@dataclass(slots=True)
-class _Batch:
-    """What one turn of the loop did to the state, in memory."""
-
-    state: JobState
-    cursor: int
-    taken: int = 0
-    within: float = math.inf
-    """Seconds within which what changed must be stored."""
-    transitions: list[Transition] = field(default_factory=list)
-    notes: list[ev.Note] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +192,7 @@ class JobOwner:
             pump.result()
             return "reload"
         began = time.monotonic()
-        batch = _Batch(self.state, self.state.head.cursor)
+        batch = Batch(self.state, self.state.head.cursor)
         await self._take(batch, items)
         await self._from_time(batch)
         self.state = batch.state
@@ -259,7 +242,7 @@ class JobOwner:
             due = min(due, max(passes, self._fire_again))
         return due
 
-    async def _take(self, batch: _Batch, items: Sequence[Stored | Gap]) -> None:
+    async def _take(self, batch: Batch, items: Sequence[Stored | Gap]) -> None:
         for item in items:
             if isinstance(item, Gap):
                 log.warning("reports were lost", job=self.job, cursor=batch.cursor, first=item.first_seq)
@@ -287,7 +270,7 @@ class JobOwner:
             if item.subject.endswith(".fact.job"):
                 batch.within = min(batch.within, self.shared.settings.lazy)
 
-    def _step(self, batch: _Batch, event: ev.Event, at: int) -> None:
+    def _step(self, batch: Batch, event: ev.Event, at: int) -> None:
         crashpoint("master.before-step")
         before = batch.state
         try:
@@ -303,24 +286,15 @@ class JobOwner:
             else:
                 batch.notes.append(effect)
         if after.head is not before.head or after.shards is not before.shards:
-            batch.within = min(batch.within, self._urgency(before, event, after))
+            batch.within = min(batch.within, urgency(before, event, after, self.shared.settings.flags))
         batch.transitions += fresh(before.head.recent, after.head.recent)
         batch.state = after
         if self.shared.trace:
             self.shared.trace.write(before, event, after, at)
 
-    def _urgency(self, before: JobState, event: ev.Event, after: JobState) -> float:
-        """Seconds within which this change must be stored. What the next owner reads again in the stream, and nobody acts on, may wait."""
-        ordered = after.head.order is not before.head.order or after.head.recent is not before.head.recent
-        if ordered or not isinstance(event, FLAGS):
-            return 0.0
-        if isinstance(event, ev.Acked):
-            return math.inf
-        return 0.0 if after.head.workerNum <= SMALL else self.shared.settings.flags
-
     # --- what time brings ------------------------------------------------------------------------------------------------------------
 
-    async def _from_time(self, batch: _Batch) -> None:
+    async def _from_time(self, batch: Batch) -> None:
         now_ms = self.shared.clock.now_ms()
         head = batch.state.head
         era = self.shared.era()
@@ -339,7 +313,7 @@ class JobOwner:
             self._next_tick = time.monotonic() + self.shared.settings.tick
             await self._tick(batch, now_ms)
 
-    async def _new_era(self, batch: _Batch, era: str, now_ms: int) -> None:
+    async def _new_era(self, batch: Batch, era: str, now_ms: int) -> None:
         """What was read so far is of another store: begin after what this one holds, and let everybody report anew."""
         log.warning("new era of the store", job=self.job, era=era, before=batch.state.head.era)
         self.quiet()
@@ -349,7 +323,7 @@ class JobOwner:
         batch.cursor = last
         batch.within = 0.0
 
-    async def _tick(self, batch: _Batch, now_ms: int) -> None:
+    async def _tick(self, batch: Batch, now_ms: int) -> None:
         now = time.monotonic()
         for finding in await self.watch.tick(batch.state, now):
             match finding:
@@ -421,22 +395,3 @@ class JobOwner:
         crashpoint("master.release-before-cas")
         await self.shared.store.take_over(self.loaded, "")
         crashpoint("master.release-after-cas")
-
-
-def fresh(before: tuple[Transition, ...], after: tuple[Transition, ...]) -> tuple[Transition, ...]:
-    """The transitions that one step added at the end of `recent`."""
-    if after is before or not after:
-        return ()
-    if not before:
-        return after
-    last = before[-1]
-    for i in range(len(after) - 1, -1, -1):
-        if after[i] is last:
-            return after[i + 1 :]
-    return after
-
-
-async def last_sequence(bus: Bus, stream: str) -> int:
-    """Last sequence of a stream, 0 when it never held anything."""
-    info = msgspec.json.decode(await bus.request(f"$JS.API.STREAM.INFO.{stream}", b"", timeout=5.0))
-    return int(info["state"]["last_seq"])
