@@ -64,6 +64,7 @@ class Cache:
         self._taints: dict[str, tuple[Taint, int]] = {}
         self._specs: dict[str, NodeSpec] = {}
         self._statuses: dict[str, NodeStatus] = {}
+        self._era = b""
         self._heads: dict[str, tuple[Head, int]] = {}
         self._jobs: dict[str, Job] = {}
         self._ended: dict[str, float] = {}
@@ -255,11 +256,17 @@ class Cache:
         while True:
             self._reread.clear()
             try:
+                era = await self._bus.get("CTL", subjects.ERA)
                 found = await self._bus.get_many("CTL", ["aegis.job.*.state"], timeout=30.0)
             except BusError as error:
                 log.warning("heads cannot be read yet: %s", error)
                 await asyncio.sleep(1.0)
                 continue
+            if era is not None and era.data != self._era:
+                # Another store: its sequences may have gone back, and what is known of the one before counts for nothing.
+                self._era = era.data
+                for memory in (self._heads, self._jobs, self._stale):
+                    memory.clear()
             present = set()
             for item in found:
                 if not item.marker:

@@ -154,7 +154,10 @@ class Judge:
             return
         watch.word = True
         watch.running = running
-        watch.unconfirmed_since = -1.0 if running else now
+        if running:
+            watch.unconfirmed_since = -1.0
+        elif watch.unconfirmed_since < 0:  # said again while it lasts: it lasts since it was said first
+            watch.unconfirmed_since = now
 
     def platform_unknown(self, index: int, attempt: int, now: float) -> None:
         """Answer to AskPlatform: it never said anything about this attempt."""

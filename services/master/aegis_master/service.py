@@ -140,11 +140,13 @@ class Master:
             log.error("the era of the store is not readable", error=str(error))
             return
         if era != self.era.era:
-            known, self.era.era = self.era.era, era
+            known = self.era.era
             if known:
                 log.warning("the store is another one", era=era, before=known)
                 self.ownership.quiet()
-                self.ownership.poke()
+                await self.heads.load(anew=True)
+            self.era.era = era
+            self.ownership.poke()
 
     async def stop(self, grace: float) -> None:
         """Give all jobs away, then the lease, so that others take over at once."""

@@ -60,6 +60,18 @@ def test_a_silent_worker_that_another_one_misses_is_dead_at_15_s() -> None:
     assert dead(run(made, 15, {3}, start=14)) == {3}
 
 
+def test_a_silence_that_the_platform_says_again_and_again_lasts_since_it_was_said_first() -> None:
+    made = judge()
+    found: list[object] = []
+    for second in range(1, 200):
+        if second % 5 == 0:
+            beat(made, second, {3})
+        if second >= 16 and second % 60 == 16:  # the job controller repeats it each minute
+            made.platform(3, 1, False, second)
+        found += [(second, finding) for finding in made.tick(second) if isinstance(finding, Dead)]
+    assert found and found[0][0] == 16 + TIMES.unconfirmed
+
+
 def test_a_dead_worker_died_when_it_was_last_heard() -> None:
     made = judge()
     made.peer_error(5, 1.0)
