@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from simulation.server import Message, Stream
     from simulation.world import World
 
+History = tuple[JobState | None, list[Transition], Counter[str], Counter[str]]
 _shard = msgspec.json.Decoder(tuple[Pod, ...])
 LATE = 15.0
 """Seconds by which the news of a loss may be late: it is counted for the run in which it is heard."""
@@ -67,7 +68,6 @@ class Check:
         """Incarnations that the store ever ordered to run."""
         self.harmed_at = -1.0
         """Virtual time of the last thing that may cost budget: a child, an agent or a machine was hurt, not only masters or the server."""
-        self._saved: list[tuple[JobState | None, list[Transition], Counter[str], Counter[str]]] = []
 
     def problem(self, text: str) -> None:
         if len(self.problems) < 20 and text not in self.problems:
@@ -80,12 +80,13 @@ class Check:
 
     # --- the store -------------------------------------------------------------------------------------------------------------------
 
-    def backup(self) -> None:
-        self._saved.append((self.state, list(self.counted), self.asked.copy(), self.done.copy()))
+    def backup(self) -> History:
+        return (self.state, list(self.counted), self.asked.copy(), self.done.copy())
 
-    def restored(self) -> None:
+    def restored(self, history: History) -> None:
         """The committed history is that of the backup again."""
-        self.state, self.counted, self.asked, self.done = self._saved.pop()
+        self.state, counted, asked, done = history
+        self.counted, self.asked, self.done = list(counted), asked.copy(), done.copy()
 
     def stored(self, stream: Stream, messages: list[Message], client: Client | None) -> None:
         if stream.name != "CTL" or not messages[0].subject.endswith(".state") or not messages[0].data:

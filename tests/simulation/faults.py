@@ -104,6 +104,7 @@ class Faults:
                 world.start_controller(controller.process.name)
         for training in world.trainings.values():
             training.go_on()
+        self._fact(FactKind.RESUME)  # a store restored to a suspended job waits for somebody to say so
 
     # --- workers and machines ----------------------------------------------------------------------------------------------------------
 
@@ -162,6 +163,10 @@ class Faults:
         self._harm(seconds)
         machine.cut_until = self.world.loop.now + seconds
         self.world.network.cut(machine.processes(), seconds)
+        if self.rng.random() < 0.5:
+            for child in [child for child in self.world.children if child.node == machine.name]:
+                if child.training is not None:
+                    child.training.cut_off(child)
 
     def stands_still(self) -> None:
         running = [t for t in self.world.trainings.values() if t.running_since >= 0 and not t.broken]
@@ -308,8 +313,7 @@ class Faults:
         if world.check.state is None or world.server.down:
             return
         self._tell("a backup is taken")
-        backup = world.server.backup()
-        world.check.backup()
+        backup, history = world.server.backup(), world.check.backup()
 
         def restore() -> None:
             if world.server.down or world.over:
@@ -317,7 +321,7 @@ class Faults:
             self._tell("the store is restored from the backup")
             world.server.stop()
             world.server.restore(backup)
-            world.check.restored()
+            world.check.restored(history)
             self._harm()
             world.eras += 1
             world.server.start()

@@ -18,7 +18,6 @@ from aegis_master.draft import Draft
 from aegis_master.owner import JobOwner
 from aegis_proto.phases import LostReason, Phase
 from aegis_proto.state import Head, JobState
-
 from simulation import patches
 
 Put = Callable[[Any, str, Any], None]

@@ -8,7 +8,6 @@ import subprocess
 import sys
 
 import pytest
-
 from simulation import run, world
 from simulation.faults import WEIGHTS
 from simulation.mutants import MUTANTS, Mutant, applied

@@ -124,13 +124,22 @@ class Training:
             self.world.tell("training", f"i{self.incarnation} makes progress again")
 
     def ended(self, child: Child) -> None:
-        if child.pod in self.finished or self.broken:
+        if child.pod not in self.finished:
+            self._break(child)
+
+    def cut_off(self, child: Child) -> None:
+        """Its peers do not hear this child any more: they fail, it stands still."""
+        if child.alive:
+            self._break(child)
+
+    def _break(self, child: Child) -> None:
+        if self.broken:
             return
         self.broken = True
         if self.stands_since < 0:
             self.stands_since = self.world.loop.now
         for other in self.children.values():
-            if other.alive:
+            if other.alive and other is not child:
                 self._falls(other, self.world.rng.choice((0.005, 0.1, 2.0, 2.0)))
 
     def _falls(self, child: Child, within: float) -> None:

@@ -11,7 +11,7 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import aegis_agent.mode
@@ -29,6 +29,7 @@ from aegis_master import machine
 from aegis_master.clock import ServerClock
 from aegis_master.judge import JudgeTimes
 from aegis_master.settings import MasterSettings, OwnerSettings
+from aegis_master.story import retries
 from aegis_proto import messages, subjects
 from aegis_proto.messages import Era
 from aegis_proto.state import JobSpec
@@ -92,6 +93,14 @@ class Options:
         )
 
 
+@dataclass(frozen=True)
+class Scene:
+    """A world whose faults are told instead of drawn. `play` begins them; `options` are those of `Options`."""
+
+    play: Callable[[World], None]
+    options: dict[str, Any] = field(default_factory=dict)
+
+
 @dataclass
 class Result:
     """The verdict on one seed."""
@@ -106,6 +115,7 @@ class Result:
     steps: int
     commits: int
     counted: int
+    retries: str = ""
     faults: list[tuple[float, str]] = field(default_factory=list)
 
     @property
@@ -116,12 +126,13 @@ class Result:
 class World:
     """See the module. `story`: keep what happens, for people."""
 
-    def __init__(self, seed: int, story: bool = False) -> None:
+    def __init__(self, seed: int, story: bool = False, scene: Scene | None = None) -> None:
         self.seed = seed
+        self.scene = scene
         self.rng = random.Random(seed)
         self.story: list[str] | None = [] if story else None
         self.loop = Loop()
-        self.options = Options.draw(self.rng)
+        self.options = replace(Options.draw(self.rng), **(scene.options if scene is not None else {}))
         self.check = Check(self)
         self.server = Server(self.loop, self.rng)
         self.server.on_stored = self.check.stored
@@ -242,7 +253,10 @@ class World:
         for i in range(options.controllers):
             self.later(self.rng.uniform(0, 0.5), self.start_controller, f"c{i}")
         self.later(self.rng.uniform(0, 1.0), self._spawn_submit)
-        self.faults.draw()
+        if self.scene is None:
+            self.faults.draw()
+        else:
+            self.scene.play(self)
         self.later(0.5, self._look)
         self.loop.run()
         self.check.ends(self.loop.now)
@@ -260,6 +274,7 @@ class World:
             self.check.steps,
             self.check.commits,
             len(self.check.counted),
+            retries(self.check.state.shards) if self.check.state is not None else "",
             self.faults.drawn,
         )
 
@@ -362,14 +377,14 @@ BETWEEN = 16
 """Worlds after which what is left of them is collected: each time costs as much as a third of a world."""
 
 
-def play(seeds: Iterable[int], story: bool = False) -> Iterator[Result]:
+def play(seeds: Iterable[int], story: bool = False, scene: Scene | None = None) -> Iterator[Result]:
     """Play worlds, one after the other."""
     gc.disable()
     gc.freeze()
     loop = Loop()
     try:
         for n, seed in enumerate(seeds, 1):
-            world = World(seed, story)
+            world = World(seed, story, scene)
             with _staged(world):
                 try:
                     result = world.play()
@@ -386,7 +401,7 @@ def play(seeds: Iterable[int], story: bool = False) -> Iterator[Result]:
         gc.enable()
 
 
-def run(seed: int, story: bool = False) -> Result:
+def run(seed: int, story: bool = False, scene: Scene | None = None) -> Result:
     """Play one world."""
-    (result,) = play([seed], story)
+    (result,) = play([seed], story, scene)
     return result
