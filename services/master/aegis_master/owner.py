@@ -35,8 +35,8 @@ from aegis_master.batch import Batch, fresh, last_sequence, urgency
 from aegis_master.clock import ServerClock
 from aegis_master.effects import Effects
 from aegis_master.judge import Dead, Suspect, fenced
-from aegis_master.publish import Trace
 from aegis_master.settings import OwnerSettings
+from aegis_master.trace import Trace
 from aegis_master.watch import Watch
 
 log = structlog.get_logger("aegis.master.owner")
@@ -158,6 +158,8 @@ class JobOwner:
         """What was stepped and not stored never happened."""
         self._commit_by, self._uncommitted = math.inf, 0
         self._transitions, self._notes = [], []
+        if self.shared.trace:
+            self.shared.trace.void(self.loaded)
 
     async def _session(self) -> str:
         """From the stored state on, until something needs a reload or an end."""
@@ -361,6 +363,8 @@ class JobOwner:
                 log.warning("commit not stored, trying again", job=self.job, error=str(error))
                 await asyncio.sleep(random.uniform(0.05, 0.25) if getattr(error, "retryable", True) else 1.0)
         crashpoint("master.after-commit")
+        if self.shared.trace:
+            self.shared.trace.committed(loaded)
         self.shared.clock.saw(loaded.time_ms)
         metrics.show_job(self.loaded.state.head, loaded.state.head)
         self.loaded = loaded

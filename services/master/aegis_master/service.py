@@ -31,9 +31,10 @@ from aegis_master.heads import Heads
 from aegis_master.judge import JudgeTimes
 from aegis_master.owner import Shared
 from aegis_master.ownership import Ownership
-from aegis_master.publish import Publisher, Trace
+from aegis_master.publish import Publisher
 from aegis_master.queries import Queries
 from aegis_master.settings import MasterSettings, OwnerSettings
+from aegis_master.trace import Trace
 
 log = structlog.get_logger("aegis.master.service")
 HEADS_AGAIN = 300.0
