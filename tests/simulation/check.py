@@ -6,11 +6,12 @@ Sees each step of each master (`Watch`), each accepted write of the store, and t
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from aegis_master import invariants
 from aegis_master.events import Event
+from aegis_master.trace import Trace
 from aegis_proto.messages import decode
 from aegis_proto.phases import FailedReason, Mode, Phase
 from aegis_proto.state import Head, JobSpec, JobState, Pod, Transition
@@ -29,26 +30,29 @@ ASKED = {"restart": "restart", "suspend": "suspend"}
 """Cause of a transition -> verb of a fact: asked once, done at most once."""
 
 
-class Watch:
-    """Stands in for the trace of one master: told of every step it takes, committed or not."""
+class Watch(Trace):
+    """The trace of one master: told of every step it takes, committed or not. Its lines are kept when the world keeps a story."""
 
     def __init__(self, check: Check, who: str) -> None:
+        super().__init__()
         self._check = check
         self._who = who
+        self._lines = check.traces.setdefault(who, []) if check.world.story is not None else None
 
     def __bool__(self) -> bool:
         return True
 
-    def write(self, before: JobState, event: Event | None, after: JobState, at: int, **more: object) -> None:
+    def _line(self, **line: Any) -> None:
+        if self._lines is not None:
+            self._lines.append(line)
+
+    def write(self, before: JobState, event: Event, after: JobState, at: int) -> None:
         self._check.steps += 1
-        if event is None:
-            return
+        if self._lines is not None:
+            super().write(before, event, after, at)
         now = max(at, after.head.ledger.since, after.head.createdAt)
         for name in invariants.broken_step(before, event, after, now):
             self._check.problem(f"{name} broken by a step of {self._who}: {event}")
-
-    def close(self) -> None:
-        pass
 
 
 class Check:
@@ -57,6 +61,8 @@ class Check:
     def __init__(self, world: World) -> None:
         self.world = world
         self.problems: list[str] = []
+        self.traces: dict[str, list[dict[str, Any]]] = {}
+        """Master -> the lines of its trace; only in a world that keeps its story."""
         self.steps = 0
         self.commits = 0
         self.state: JobState | None = None

@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import msgspec
 from simulation import world
 
 CHUNK = 50
@@ -86,6 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m simulation.run", description=__doc__)
     parser.add_argument("--seed", type=int, help="replay this one and print its story")
     parser.add_argument("-v", "--verbose", action="store_true", help="with --seed: with the logs of every process")
+    parser.add_argument("--trace", default="", metavar="FILE", help="with --seed: write the traces of all masters there, one JSON object a line")
     parser.add_argument("--seeds", type=int, default=20_000, help="how many")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
@@ -94,6 +97,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.seed is not None:
         result = world.run(options.seed, story=True)
         print(tell(result) if options.verbose or not result.ok else "\n".join(line for line in result.story if "[" not in line[:40]))
+        if options.trace:
+            lines = [{"master": who, **line} for who, trace in result.traces.items() for line in trace]
+            Path(options.trace).write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
         print(f"{result.phase} {result.reason} after {result.virtual:.1f} virtual seconds, {result.steps} steps, {result.commits} commits")
         return 0 if result.ok else 1
     summary, began = Summary(), time.monotonic()

@@ -117,6 +117,8 @@ class Result:
     counted: int
     retries: str = ""
     faults: list[tuple[float, str]] = field(default_factory=list)
+    traces: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """Master -> its trace, when the story is kept."""
 
     @property
     def ok(self) -> bool:
@@ -276,6 +278,7 @@ class World:
             len(self.check.counted),
             retries(self.check.state.shards) if self.check.state is not None else "",
             self.faults.drawn,
+            self.check.traces,
         )
 
     def clear(self) -> None:
