@@ -107,7 +107,7 @@ class JobOwner:
                     if self._stopping:
                         return "released"
         finally:
-            metrics.forget_job(self.state.head)
+            metrics.forget_job(self.loaded.state.head)
             if heartbeats is not None:
                 await heartbeats.unsubscribe()
 
@@ -340,6 +340,9 @@ class JobOwner:
         for index, attempt in fenced(batch.state, now_ms, self.shared.settings.judge.fence):
             log.warning("fenced: taken as gone", job=self.job, pod=pod_name(index), attempt=attempt)
             self._step(batch, ev.PodGone(index, attempt), now_ms)
+        head = batch.state.head
+        if head.phase is Phase.RUN_COMMAND and self.watch.checkpoint > head.checkpointStep:
+            self._step(batch, ev.Checkpointed(head.incarnation, self.watch.checkpoint), now_ms)
         if self.watch.missing_acks(batch.state, now):
             metrics.REPUBLISHED.inc()
             batch.within = 0.0

@@ -15,7 +15,7 @@ import msgspec
 import structlog
 from aegis_bus.connection import Bus, Stored
 from aegis_bus.crashpoint import crashpoint
-from aegis_bus.errors import BusError, Rejected
+from aegis_bus.errors import BusError
 from aegis_bus.metrics import DEAD_LETTERS
 from aegis_proto import subjects
 from aegis_proto.api import DeadLetter, Progress
@@ -168,14 +168,14 @@ class Publisher:
         )
 
     async def dead_letter(self, job: str, item: Stored, reason: str) -> None:
-        """Keep what did not decode, once. A full or refused dead-letter stream costs the letter, never the service."""
+        """Keep what did not decode, once. A dead-letter stream that is full, refuses or does not answer costs the letter, never the job's turn."""
         crashpoint("master.dlq-before")
         letter = DeadLetter("REPORTS", item.seq, item.subject, reason[:300], item.data[:MAX_DEAD_LETTER], item.time_ms)
         log.warning("message refused", job=job, subject=item.subject, seq=item.seq, reason=reason[:300])
         DEAD_LETTERS.labels("master").inc()
         try:
             await self.bus.publish(subjects.dlq("master", "REPORTS", job), encode(letter), msg_id=f"dlq-REPORTS-{item.seq}", timeout=5.0)
-        except Rejected as error:
+        except BusError as error:
             log.error("dead letter not stored", job=job, seq=item.seq, error=str(error))
         crashpoint("master.dlq-after")
 

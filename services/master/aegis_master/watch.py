@@ -41,6 +41,8 @@ class Watch:
         self.job = job
         self.judge = Judge(settings.judge, time.monotonic())
         self._incarnation = -1
+        self.checkpoint = -1
+        """Newest complete checkpoint (step) that a worker told in the present incarnation."""
         self._followed: object = None
         self._order_at = time.monotonic()
         self._order_seq = -1
@@ -60,6 +62,8 @@ class Watch:
             return
         step = beat.step if beat.incarnation == self._incarnation else -1
         counted = self.judge.heartbeat(index, beat.attempt, beat.boot, beat.n, now=time.monotonic(), step=step)
+        if counted and beat.incarnation == self._incarnation and beat.checkpoint > self.checkpoint:
+            self.checkpoint = beat.checkpoint
         (_COUNTED if counted else _OTHER).inc()
 
     def take(self, taken: Taken) -> None:
@@ -93,6 +97,7 @@ class Watch:
         """Who is to be watched: who is there, while the job is managed."""
         if state.head.incarnation != self._incarnation:
             self._incarnation = state.head.incarnation
+            self.checkpoint = -1
             self.judge.forget_steps()
         if state.shards is self._followed:
             return
