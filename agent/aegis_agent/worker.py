@@ -18,7 +18,7 @@ from typing import Any
 from aegis_proto import subjects
 from aegis_proto.messages import Heartbeat, encode
 from aegis_proto.phases import LostReason, OrderPhase
-from aegis_proto.state import Head, Order
+from aegis_proto.state import HeadView, Order
 
 from aegis_agent import mode, ports
 from aegis_agent.checks.registry import Context, run_round
@@ -139,7 +139,7 @@ class Worker:
 
     # --- what is heard ------------------------------------------------------------------------------------------------------------
 
-    def _on_head(self, head: Head) -> None:
+    def _on_head(self, head: HeadView) -> None:
         if self.plain or self._leaving:
             return
         decision = judge(self.last, head, uid=self.task.uid, pod=self.task.pod, attempt=self.task.attempt)

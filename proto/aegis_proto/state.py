@@ -252,6 +252,15 @@ class Head(msgspec.Struct, frozen=True):
     user: str = ""
 
 
+class HeadView(msgspec.Struct, frozen=True):
+    """What an agent reads of a head: the same message, the rest is skipped unread. Most of a head is for people and owners."""
+
+    uid: str
+    order: Order
+    era: str = ""
+    v: int = WIRE_VERSION
+
+
 class JobState(msgspec.Struct, frozen=True):
     """Head, shards and the (fixed) specification, as the phase machine sees them. Never sent as a whole."""
 
