@@ -63,6 +63,7 @@ class SimAgent:
         self.order = OrderPhase.WAIT
         self.running = -1  # incarnation of the child; -1 = none
         self.step = -1
+        self.checkpoint = -1
         self.beats = 0
         self.alive = False
         self.left: str = ""
@@ -251,7 +252,9 @@ class SimAgent:
         self.beats += 1
         if self.running >= 0:
             self.step += 1
-        body = Heartbeat(self.boot, self.beats, self.attempt, max(0, self.key[0]), max(0, self.key[1]), self.running >= 0, self.step)
+        body = Heartbeat(
+            self.boot, self.beats, self.attempt, max(0, self.key[0]), max(0, self.key[1]), self.running >= 0, self.step, checkpoint=self.checkpoint
+        )
         self.bus.core(subjects.heartbeat(self.job, self.pod), messages.encode(body))
 
 
