@@ -13,6 +13,8 @@ from aegis_master import events as ev
 
 FLAGS = (ev.Acked, ev.PodReady, ev.PodRunning, ev.Finished, ev.SuspectChanged)
 """Events that, unless they complete something, only set a flag of a pod."""
+LONGEST = 10.0
+"""Seconds that a flag waits at most, however long the phase already lasts."""
 SMALL = 64
 """Workers up to which flags are stored at once too: people watch, and few agents listen."""
 
@@ -30,14 +32,24 @@ class Batch:
     notes: list[ev.Note] = field(default_factory=list)
 
 
-def urgency(before: JobState, event: ev.Event, after: JobState, flags: float) -> float:
-    """Seconds within which this change must be stored. What the next owner reads again in the stream, and nobody acts on, may wait."""
+def urgency(before: JobState, event: ev.Event, after: JobState, flags: float, at: int) -> float:
+    """Seconds within which this change must be stored; `at`: ms since 1970. What the next owner reads again in the stream, and nobody acts on,
+    may wait: as long as the phase has lasted so far, so that a round of a large job costs a few commits however many answer it, however slowly.
+    """
     ordered = after.head.order is not before.head.order or after.head.recent is not before.head.recent
-    if ordered or not isinstance(event, FLAGS):
+    if ordered or not (isinstance(event, FLAGS) or _only_stopped(before, event, after)):
         return 0.0
     if isinstance(event, ev.Acked):
         return math.inf
-    return 0.0 if after.head.workerNum <= SMALL else flags
+    if after.head.workerNum <= SMALL:
+        return 0.0
+    lasted = (at - before.head.recent[-1].timeStamp) / 1000 if before.head.recent else 0.0
+    return min(max(flags, lasted), LONGEST)
+
+
+def _only_stopped(before: JobState, event: ev.Event, after: JobState) -> bool:
+    """The child of a worker is gone, and its place is not freed by it: nobody acts on that."""
+    return isinstance(event, ev.Stopped) and before.pod(event.index).gone == after.pod(event.index).gone
 
 
 def fresh(before: tuple[Transition, ...], after: tuple[Transition, ...]) -> tuple[Transition, ...]:

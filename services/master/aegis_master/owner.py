@@ -7,7 +7,8 @@ One loop, one commit in flight. A batch is what has arrived. Events from outside
 (deadline, death, era) are stepped in the same loop and fenced by the same commit: if it is refused they never happened, and whoever owns the job
 finds them again.
 Each commit is republished to every agent, so none is made for its own sake: what changes an order or a phase is stored at once; flags of a round of a
-large job (present, finished) within `flags` seconds; acknowledgements and the cursor ride along. Re-reading them after a crash gives the same.
+large job (present, finished, stopped) after `flags` seconds or as long as the round has lasted; acknowledgements and the cursor ride along.
+Re-reading them after a crash gives the same.
 """
 
 from __future__ import annotations
@@ -288,7 +289,7 @@ class JobOwner:
             else:
                 batch.notes.append(effect)
         if after.head is not before.head or after.shards is not before.shards:
-            batch.within = min(batch.within, urgency(before, event, after, self.shared.settings.flags))
+            batch.within = min(batch.within, urgency(before, event, after, self.shared.settings.flags, at))
         batch.transitions += fresh(before.head.recent, after.head.recent)
         batch.state = after
         if self.shared.trace:
