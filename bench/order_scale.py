@@ -88,10 +88,12 @@ class Watch:
         self.commits: dict[int, int] = {}
         self.now = 0
         self.latest: Head | None = None
+        self.head_bytes = 0
 
     async def on_view(self, msg: Msg) -> None:
         head = messages.decode(Head, msg.data)
         self.latest = head
+        self.head_bytes = len(msg.data)
         self.orders.setdefault(head.order.seqNum, time_ms(msg.headers["Nats-Time-Stamp"]))
         self.now = head.order.seqNum
 
@@ -207,6 +209,8 @@ async def measure(folder: Path, workers: int, rounds: int, idle: float, processe
             "order_to_next_order_p50_s": round(statistics.median(complete), 3),
             "order_to_next_order_max_s": round(max(complete), 3),
             "state_bytes_per_round": round(statistics.median(watch.bytes.get(seq, 0) for seq in measured)),
+            "head_bytes": watch.head_bytes,
+            "bytes_to_agents_per_round": watch.head_bytes * workers * round(statistics.median(watch.commits.get(seq, 0) for seq in measured)),
             "commits_per_round": round(statistics.median(watch.commits.get(seq, 0) for seq in measured)),
             "master_cpu_s_per_round": round(spent["master"], 3),
             "server_cpu_s_per_round": round(spent["server"], 3),
