@@ -3,7 +3,8 @@
 On a cluster each agent has a machine of its own; here they share two cores with the server and the master that are measured. So an agent is simulated
 by a small client that speaks the server's text protocol by itself: a real TCP connection each, its own nkey and JWT with the rights as shipped, the
 same subjects, bodies, dedup ids and answers as an agent. It follows the order protocol of `tests/harness/simagent.py` (PENDING, ACK or Finish or
-Error, heartbeats), with the agent's rule for a late ACK, and runs nothing. A head that comes to many agents of one process is decoded once.
+Error, heartbeats, reads of the head), with the agent's rule for a late ACK, and runs nothing. A head that comes to many agents of one process is
+decoded once.
 
     python bench/light_agents.py PLAN      started by order_scale.py; obeys lines on stdin: `fail <index> <incarnation>`, `quit`
 """
@@ -32,6 +33,8 @@ from aegis_proto.state import HeadView
 
 CONNECT_AT_ONCE = 24
 HEARTBEAT = 5.0
+RESYNC = 30.0
+"""Seconds, with jitter, between two reads of the head by Direct Get."""
 RETRY = 2.0
 """Seconds without a PubAck after which a report is sent again, with the same dedup id."""
 ACK_LATE = (0.7, 1.3)
@@ -149,12 +152,15 @@ class LightAgent(asyncio.Protocol):
             return
         key = subject.rpartition(".")[2]
         if key == "head":
-            self._on_first_head(data)
+            self._on_read_head(data)
         elif data and b'"error"' not in data:
             self._waiting.pop(key, None)
 
-    def _on_first_head(self, data: bytes) -> None:
-        if not self.up.done():  # subscribed, and the head as it was before: a run that is ordered now is not begun by a new boot
+    def _on_read_head(self, data: bytes) -> None:
+        self.loop.call_later(RESYNC * random.uniform(0.7, 1.3), self._ask_head)
+        if self.up.done():
+            self.obey(self.heads.decode(data))
+        else:  # subscribed, and the head as it was before: a run that is ordered now is not begun by a new boot
             head = self.heads.decode(data)
             self.era = head.era
             if head.order.phase is OrderPhase.COMMAND:
