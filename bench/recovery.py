@@ -1,6 +1,6 @@
 """kill -9 of one rank -> first step of all ranks, Aegis beside torchrun, interleaved in one run on this machine.
 
-    python bench/recovery.py [--rounds 5] [--ranks 2] [--json FILE]
+    python bench/recovery.py [--rounds 20] [--ranks 2] [--json FILE]
 
 Both run the same unchanged script (`train_ddp.py`, gloo, CPU). torchrun runs with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: with its default,
 torch 2.13 meets the dead incarnation's keys again and burns restarts. Printed, as medians over the rounds (seconds):
@@ -34,6 +34,8 @@ import psutil
 HERE = Path(__file__).resolve().parent
 CHECKS = re.compile(r"troubleshoot: \d+ checks in ([0-9.]+) s")
 """What an agent says of a round of checks."""
+BAR = 0.3
+"""Seconds of respawn, less the checks, that Aegis may take: median."""
 LIMIT = 120.0  # seconds a phase of one run may take
 
 
@@ -158,7 +160,7 @@ def table(results: list[dict[str, Any]]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--only", default="")
     parser.add_argument("--json", type=Path)
@@ -171,13 +173,15 @@ def main() -> int:
                 print(json.dumps({k: round(v, 3) if isinstance(v, float) else v for k, v in results[-1].items()}), flush=True)
     print(table(results))
     good = [r for r in results if r["name"] == "aegis" and "total" in r]
+    missed = not good
     if good:
         share = statistics.median(r["respawn"] - r["checks"] for r in good)
         once = sum(r["restarts"] == 1 for r in good)
-        print(f"aegis: respawn less checks, median {share:.3f} s (bar 0.3); one kill cost one restart in {once} of {len(good)}")
+        print(f"aegis: respawn less checks, median {share:.3f} s (bar {BAR}); one kill cost one restart in {once} of {len(good)}")
+        missed = share > BAR or once < len(good)
     if args.json:
         args.json.write_text(json.dumps(results, indent=1))
-    return 0 if all("total" in r for r in results) else 1
+    return 0 if all("total" in r for r in results) and not missed else 1
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "commit_scale": (),
     "order_scale": (),
     "agent_rest": (),
-    "recovery": ("--rounds", "5"),
+    "recovery": (),
 }
 """Script -> arguments; roughly by how long they take."""
 
