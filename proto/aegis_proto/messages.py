@@ -182,7 +182,6 @@ class Slot(msgspec.Struct, frozen=True, omit_defaults=True):
     plainAddr: str = ""
     plainPort: int = 0
     stop: bool = False  # keep the record, end the process
-    keepFailed: bool = False
     v: int = WIRE_VERSION
 
 
