@@ -205,7 +205,7 @@ class Worker:
             await self._stop(order.incarnation, leaving=True)
             self._leave(LEAVE, "ordered", "told to leave this node")
         elif phase is OrderPhase.QUIT:
-            await self._stop(order.incarnation, leaving=True)
+            await self._stop(order.incarnation, leaving=True, grace=order.grace)
             self._leave(order.exitCode, "ended", "the job has ended")
         elif phase is OrderPhase.PLAIN:
             await self._end_run()
@@ -213,13 +213,13 @@ class Worker:
         elif phase is OrderPhase.HANG:
             self.exec.say("this run is marked as hung: nothing is stopped, checks of others may follow")
 
-    async def _end_run(self) -> bool:
-        """Stop the child and its tree. True when everything is verified gone."""
+    async def _end_run(self, grace: float = -1.0) -> bool:
+        """Stop the child and its tree, with the specification's grace unless another is given. True when everything is verified gone."""
         run = self.exec.run
-        return run is None or (await run.stop(self.spec.stopGrace)).clean
+        return run is None or (await run.stop(self.spec.stopGrace if grace < 0 else grace)).clean
 
-    async def _stop(self, incarnation: int, *, leaving: bool = False) -> None:
-        clean = await self._end_run()
+    async def _stop(self, incarnation: int, *, leaving: bool = False, grace: float = -1.0) -> None:
+        clean = await self._end_run(grace)
         self.write.stopped(self.exec.run, incarnation, clean=clean, leaving=leaving)
 
     async def _check(self, phase: OrderPhase) -> None:

@@ -239,3 +239,17 @@ async def test_a_killed_rank_costs_one_restart_and_is_in_place(tmp_path: Path) -
         assert sorted(_agent_pids(h)) == agents, "the agents stayed"
         (folder / "finish").touch()
         assert (await h.ended(job, 60)).head.phase == "Succeed"
+
+
+async def test_a_stop_with_a_grace_of_its_own_waits_no_longer_than_that(tmp_path: Path) -> None:
+    async with house(tmp_path, nodes=1) as h:
+        ready = tmp_path / "ready"
+        command = ["sh", "-c", f"trap '' TERM; touch {ready}; while :; do sleep 0.1; done"]
+        job = await h.submit(command, name="deaf", workers=1, stopGrace=120.0)
+        await until(ready.exists, 60, "the command runs")
+        began = time.monotonic()
+        await h.act("stop", job, grace=0.0)
+        await h.ended(job, 30)
+        agent = _agent_pids(h)[0]
+        await until(lambda: not psutil.pid_exists(agent), 60, "the agent and its command are gone")
+        assert time.monotonic() - began < 60, "it waited for the grace of the specification"

@@ -165,7 +165,8 @@ async def _run(env: Env, start: Start, stack: stacks.Stack | None, detach: bool,
         async def stop(number: int) -> str:
             detail = await client.job(reply.job, workers=False)
             grace = start.spec.stopGrace if number == 1 else 0.0
-            await client.action("stop", detail.summary, "Ctrl-C", grace)
+            if detail.summary.phase not in ("Succeed", "Failed"):
+                await client.action("stop", detail.summary, "Ctrl-C", grace)
             return f"stopping {reply.job}, grace {grace:g} s (Ctrl-C again: kill)" if number == 1 else f"killing {reply.job}"
 
         try:

@@ -22,6 +22,8 @@ TERMINATED = 143
 def stop(draft: Draft, event: StopAsked) -> None:
     message = " ".join(text for text in (f"by {event.who}" if event.who else "", event.reason) if text)
     rounds.fail(draft, Trigger.STOPPED, FailedReason.STOPPED, code=TERMINATED, message=message)
+    if event.grace >= 0 and draft.head.order.phase is OrderPhase.QUIT:
+        draft.set(order=replace(draft.head.order, grace=event.grace))
 
 
 def suspend(draft: Draft, who: str) -> None:

@@ -162,6 +162,7 @@ class PlainExit:
 class StopAsked:
     who: str = ""
     reason: str = ""
+    grace: float = -1.0  # seconds; below 0 = the specification's
 
 
 @dataclass(frozen=True, slots=True)

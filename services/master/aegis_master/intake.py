@@ -35,6 +35,8 @@ from aegis_proto.state import JobState, Pod
 from aegis_master import events as ev
 
 ROUNDS = frozenset({"bootcheck", "command", "troubleshoot"})
+MAX_GRACE = 86400.0
+"""Seconds that a stop may give a command."""
 KINDS: dict[ReportKind, tuple[MessageType, frozenset[str]]] = {
     ReportKind.PENDING: (MessageType.ACK, frozenset({""})),
     ReportKind.ACK: (MessageType.ACK, ROUNDS),
@@ -228,7 +230,9 @@ def _fact(state: JobState, about: str, data: bytes, time_ms: int) -> Taken:
 def _job_fact(state: JobState, fact: Fact) -> Taken:
     match fact.kind:
         case FactKind.STOP:
-            return Taken((ev.StopAsked(fact.who, fact.message[:500]),))
+            return Taken(
+                (ev.StopAsked(fact.who, fact.message[:500], fact.grace if fact.grace is not None and 0 <= fact.grace <= MAX_GRACE else -1.0),)
+            )
         case FactKind.SUSPEND:
             return Taken((ev.SuspendAsked(fact.who),))
         case FactKind.RESUME:
