@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 
 from . import kernel
-from .causes.classify import Rules, load_rules
+from .causes.classify import Line, classify_lines, load_rules
 from .schema import Draft
 
 ADDRESS = re.compile(r"(?:PCI:|GPU )?\b(?P<pci>(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?)\b", re.IGNORECASE)
-OFF_BUS = re.compile(r"fallen off the bus|device lost from bus", re.IGNORECASE)
 NFS_OK = re.compile(r"nfs4?: server (?P<server>\S+) OK", re.IGNORECASE)
 NFS_AWAY = re.compile(r"nfs4?: server (?P<server>\S+?),? not responding", re.IGNORECASE)
 PORT = re.compile(r"\b(?P<port>ib\w+|mlx5_\d+|nvme\d+|(?:en|eth|bond)\w+|md\d+|dm-\d+|sd[a-z]+)\b")
@@ -25,18 +24,25 @@ DRIVER = re.compile(
 )
 
 
+CLOCK = re.compile(r"^(?:[A-Z][a-z]{2} +(?P<day>\d+)|\[\w{3} \w{3} +(?P<cday>\d+)|\d{4}-\d\d-(?P<iday>\d\d)T) ?(?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)")
+UPTIME = re.compile(r"^\[ *(?P<seconds>\d{1,12}\.\d+)\]")
+MERGE_S = 10.0
+"""Lost-carrier lines of one port this close are one event: a single loss may print five."""
+
+
 def looks(text: str) -> bool:
     return any(STAMPED.match(line) or DRIVER.search(line) for line in text.split("\n")[:200])
 
 
 def read(draft: Draft, text: str) -> None:
-    rules = load_rules()
     lines = text.split("\n")
+    named = {line.n - 1: line for line in classify_lines(lines)}
     known = 0
     others: dict[str, int] = {}
+    carrier: dict[str, list[float | None]] = {}
     for n, line in enumerate(lines):
         known += bool(STAMPED.match(line) or DRIVER.search(line))
-        if event := kernel.read_event(line):
+        if "Xid (" in line and (event := kernel.read_event(line)):
             if not draft.has(event.label, event.pci):
                 draft.item(
                     f"{event.label} {event.pci}",
@@ -52,14 +58,16 @@ def read(draft: Draft, text: str) -> None:
             draft.finding(event.label, event.severity, event.pci, line)
             if event.kind == "xid" and event.code != 45:
                 others[event.pci] = event.code
-        elif OFF_BUS.search(line):
+        elif n in named and named[n].label == "gpu_fallen_off_bus":
             message = " ".join(lines[max(0, n - 2) : n + 1])
             where = ADDRESS.search(line) or ADDRESS.search(message)
             draft.finding("gpu_fallen_off_bus", "fatal", where["pci"] if where else "gpu", message if not ADDRESS.search(line) else line)
         elif match := NFS_OK.search(line):
             draft.drop("nfs_not_responding", match["server"])
-        else:
-            judge(draft, rules, line)
+        elif n in named:
+            judge(draft, named[n], line, carrier)
+    for port, times in carrier.items():
+        draft.item(port, "carrier", lines=len(times), events=events(times))
     for pci in others:
         draft.drop("xid_45", pci)
     draft.item("log", "log", lines=sum(bool(line.strip()) for line in lines))
@@ -67,9 +75,9 @@ def read(draft: Draft, text: str) -> None:
         draft.unread("no line of a kernel log was recognised")
 
 
-def judge(draft: Draft, rules: Rules, line: str) -> None:
-    found = rules.match(line)
-    if found is None or found.scope != "kernel" or not found.severity:
+def judge(draft: Draft, named: Line, line: str, carrier: dict[str, list[float | None]]) -> None:
+    found = next((pattern for pattern in load_rules().patterns if pattern.label == named.label), None)
+    if found is None or not found.severity:
         return
     server, where = NFS_AWAY.search(line), ADDRESS.search(kernel.strip_prefix(line))
     port = PORT.search(kernel.strip_prefix(line))
@@ -85,3 +93,21 @@ def judge(draft: Draft, rules: Rules, line: str) -> None:
         else "node"
     )
     draft.finding(found.label, found.severity, item, line)
+    if found.label.endswith("carrier"):
+        carrier.setdefault(item, []).append(seconds(line))
+
+
+def seconds(line: str) -> float | None:
+    """A time that only differences are taken of: since boot, or within the month."""
+    if match := UPTIME.match(line):
+        return float(match["seconds"])
+    if match := CLOCK.match(line):
+        day = int((match["day"] or match["cday"] or match["iday"])[:2])
+        return ((day * 24 + int(match["h"])) * 60 + int(match["m"])) * 60.0 + int(match["s"])
+    return None
+
+
+def events(times: list[float | None]) -> int:
+    """How often it happened, lines within MERGE_S of the one before being the same; lines without a time are one event together."""
+    known = sorted(time for time in times if time is not None)
+    return sum(n == 0 or time - known[n - 1] > MERGE_S for n, time in enumerate(known)) if known else 1

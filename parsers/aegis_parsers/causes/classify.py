@@ -1,14 +1,15 @@
 """Which lines of a log say why something failed: patterns as data, one meaning, two engines.
 
-`re` defines what a pattern means, one line at a time. With the `hyperscan` package installed, blocks of lines are first swept by it for candidates,
-and only those are asked again with `re`: the answers are the same. A line is read up to LINE_LIMIT characters.
+`re` defines what a pattern means, one line at a time. Blocks of lines are first swept for candidates, by the `hyperscan` package where it is
+installed, else by the words that the patterns cannot do without; only those are asked with `re`, so the answers are the same. A line is read up to
+LINE_LIMIT characters.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module, resources
@@ -18,6 +19,7 @@ import msgspec
 
 from .. import kernel
 from ..schema import Severity
+from .words import alternatives, word_of
 
 hyperscan: Any = None
 try:
@@ -67,7 +69,8 @@ class Rules:
     """All patterns in order, and the engines over them."""
 
     patterns: tuple[Pattern, ...]
-    any_of: re.Pattern[str]
+    words: dict[str, frozenset[int]]
+    wordless: tuple[tuple[int, re.Pattern[str]], ...]
     database: Any = field(default=None, compare=False)
 
     def match(self, line: str, among: Iterable[int] | None = None) -> Pattern | None:
@@ -88,18 +91,22 @@ def load_rules() -> Rules:
             strength=row["strength"],
             scope=row["scope"],
             severity=row.get("severity"),
-            regex=re.compile(row["re"]),
-            unless=re.compile(row["unless"]) if "unless" in row else None,
+            regex=re.compile(row["re"], re.ASCII),
+            unless=re.compile(row["unless"], re.ASCII) if "unless" in row else None,
             source=row["source"],
         )
         for row in rows
     )
-    return Rules(patterns, re.compile("|".join(inline(row["re"]) for row in rows)), sweep(rows))
-
-
-def inline(pattern: str) -> str:
-    """The pattern as a part of an alternation: its leading (?i) holds for itself only."""
-    return f"(?i:{pattern[4:]})" if pattern.startswith("(?i)") else f"(?:{pattern})"
+    words: dict[str, set[int]] = {}
+    wordless: list[tuple[int, re.Pattern[str]]] = []
+    for n, row in enumerate(rows):
+        flags = re.ASCII | re.MULTILINE | (re.IGNORECASE if row["re"].startswith("(?i)") else 0)
+        for alternative in alternatives(row["re"].removeprefix("(?i)")):
+            if word := word_of(alternative):
+                words.setdefault(word, set()).add(n)
+            else:
+                wordless.append((n, re.compile(alternative, flags)))
+    return Rules(patterns, {word: frozenset(ids) for word, ids in words.items()}, tuple(wordless), sweep(rows))
 
 
 def sweep(rows: Sequence[dict[str, str]]) -> Any:
@@ -124,32 +131,56 @@ def classify_lines(lines: Sequence[str], engine: Engine = "auto") -> list[Line]:
     rules = load_rules()
     if engine == "hyperscan" and rules.database is None:
         raise RuntimeError("engine 'hyperscan': the package hyperscan is not installed; use 'auto' or 're'")
-    if engine == "re" or rules.database is None:
-        return [named for n, line in enumerate(lines) if rules.any_of.search(cut := line[:LINE_LIMIT]) and (named := name_line(rules, n, cut))]
+    candidates = candidates_by_words if engine == "re" or rules.database is None else candidates_by_sweep
     found: list[Line] = []
     for start in range(0, len(lines), BLOCK_LINES):
-        found += classify_block(rules, lines[start : start + BLOCK_LINES], start)
+        found += classify_block(rules, lines[start : start + BLOCK_LINES], start, candidates)
     return found
 
 
-def classify_block(rules: Rules, lines: Sequence[str], start: int) -> list[Line]:
+Candidates = dict[int, set[int]]
+"""Line of a block -> the patterns that may name it."""
+
+
+def classify_block(rules: Rules, lines: Sequence[str], start: int, find: Callable[[Rules, str], Candidates]) -> list[Line]:
     text = "\n".join(lines)
     if text.count("\n") != len(lines) - 1 or len(text) > LINE_LIMIT * len(lines) // 8:
         lines = [line[:LINE_LIMIT].replace("\n", " ") for line in lines]
         text = "\n".join(lines)
+    return [named for n, ids in sorted(find(rules, text).items()) if (named := name_line(rules, start + n, lines[n][:LINE_LIMIT], ids))]
+
+
+def candidates_by_sweep(rules: Rules, text: str) -> Candidates:
     data = text.encode("utf-8", "replace")
     hits: list[tuple[int, int]] = []
     rules.database.scan(data, match_event_handler=lambda id, _from, to, _flags, _context: hits.append((to, id)))
-    if not hits:
-        return []
     hits.sort()
-    candidates: dict[int, set[int]] = {}
+    candidates: Candidates = {}
     line, at = 0, 0
     for to, id in hits:
         line += data.count(b"\n", at, to)
         at = max(at, to)
         candidates.setdefault(line, set()).add(id)
-    return [named for n, ids in candidates.items() if (named := name_line(rules, start + n, lines[n][:LINE_LIMIT], ids))]
+    return candidates
+
+
+def candidates_by_words(rules: Rules, text: str) -> Candidates:
+    low = text.lower()
+    candidates: Candidates = {}
+    for word, ids in rules.words.items():
+        line, last, at = 0, 0, low.find(word)
+        while at >= 0:
+            line += low.count("\n", last, at)
+            candidates.setdefault(line, set()).update(ids)
+            last = low.find("\n", at)
+            at = low.find(word, last) if last >= 0 else -1
+    for id, regex in rules.wordless:
+        line, last = 0, 0
+        for match in regex.finditer(text):
+            line, last = line + text.count("\n", last, match.start()), match.start()
+            for crossed in range(text.count("\n", match.start(), match.end()) + 1):
+                candidates.setdefault(line + crossed, set()).add(id)
+    return candidates
 
 
 def name_line(rules: Rules, n: int, line: str, among: Iterable[int] | None = None) -> Line | None:

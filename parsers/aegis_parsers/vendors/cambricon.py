@@ -9,7 +9,7 @@ from ..schema import Draft, Item, lines_of, number
 BUS = r"[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.\d"
 HEAD = re.compile(
     rf"^\|\s*(?P<card>\d{{1,4}})\s+(?:(?P<vf>/|\d+)\s+)?(?P<name>\S+)\s+(?P<firmware>\S+)\s*\|"
-    rf"\s*(?:(?P<inited>\w+)\s+)?(?P<bus>{BUS}|N/A)\s*(?:\|\s*(?P<rest>[^|]*?)\s*)?\|?\s*$"
+    rf"\s*(?:(?P<inited>\w+)\s+)?(?P<bus>{BUS}|N/A|v[\d.]+)\s*(?:\|\s*(?P<rest>[^|]*?)\s*)?\|?\s*$"
 )
 BODY = re.compile(
     r"^\|\s*(?P<fan>\d+%|N/A|ERR!?)\s+(?P<temp>-?\d+\s*C|N/A|ERR!?)\s+(?P<draw>\S+)(?:\s*W)?\s*/\s*(?P<cap>[^"

@@ -14,7 +14,7 @@ BODY = re.compile(
     r"^\|\s*(?P<temp>-?\d+C|N/?A|ERR!?)\s+(?P<draw>\S+)\s*/\s*(?P<cap>\S+)[^|]*\|\s*(?P<memory>[^|]*?)\s*\|\s*(?P<state>[^|]*?)\s*\|?\s*$"
 )
 FURNITURE = re.compile(
-    r"^\s*$|^[|+=\-\s]+$|GPU\s+NAME|Pwr:Usage/Cap|mx-smi|MX-SMI|Process|PID"
+    r"^\s*$|^[|+=\-\s]+$|GPU\s+NAME|Pwr:Usage/Cap|mx-smi|MX-SMI|System Management Interface|Usage\(MiB\)|Process|PID"
     r"|no process found|Attached GPUs|Timestamp|End of Log|Version|^\|\s*\d+\s+\d+\s+\S+",
     re.IGNORECASE,
 )
