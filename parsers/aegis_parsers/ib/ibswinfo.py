@@ -7,7 +7,6 @@ from statistics import median
 
 from ..schema import Draft, Item, number
 
-ROW = re.compile(r"^(?P<key>\s*[\w/#() :.-]+?)\s*\|\s*(?P<value>.*?)\s*$")
 FAN = re.compile(r"^fan#(?P<n>\d+) \(rpm\)$")
 PSU = re.compile(r"^PSU(?P<n>\d+) status$")
 FINE = ("ok", "", "n/a", "-")
@@ -25,15 +24,15 @@ def read(draft: Draft, text: str) -> None:
     psu = ""
     rows = 0
     for line in text.split("\n"):
-        match = ROW.match(line)
-        if not match:
+        left, bar, value = line.partition("|")
+        key, value = left.strip(), value.strip()
+        if not (bar and key):
             if line.strip() and not re.match(r"^[=\-\s]+$", line):
                 if "name" in switch or rows:
                     draft.unread("line not understood", line)
                 switch.setdefault("name", line.strip())
             continue
         rows += 1
-        key, value = match["key"].strip(), match["value"]
         if found := FAN.match(key):
             rpm = number(value)
             fans[int(found["n"][:6])] = float(rpm) if rpm is not None else 0.0
@@ -43,7 +42,7 @@ def read(draft: Draft, text: str) -> None:
             psu = f"psu{found['n']}"
             if value.lower() not in FINE:
                 draft.finding("switch_psu", "warning", psu, line.strip())
-        elif match["key"].startswith(" ") and psu:
+        elif left.startswith(" ") and psu:
             if key in ("DC power", "fan status") and value.lower() not in FINE:
                 draft.finding("switch_psu", "warning", psu, f"{psu} {key}: {value}")
         elif key == "fan status":

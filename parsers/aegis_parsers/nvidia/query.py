@@ -13,7 +13,6 @@ from ..schema import Draft, Severity, lines_of, number
 from .messages import is_broken, read_markers, read_message
 
 GPU = re.compile(r"^GPU\s+(?P<bus>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s*$")
-FIELD = re.compile(r"^(?P<indent>\s*)(?P<key>[^:]+?)\s*:(?:\s(?P<value>.*))?$")
 KEPT = ("Product Name", "GPU UUID", "Serial Number", "VBIOS Version", "Performance State")
 RECOVERY: dict[str, Severity] = {
     "gpu reset": "critical",
@@ -86,9 +85,9 @@ def tree(lines: list[str]) -> tuple[Fields, list[str]]:
         indent = len(line) - len(line.lstrip())
         while path and path[-1][0] >= indent:
             path.pop()
-        match = FIELD.match(line)
-        if match and match["value"] is not None and match["value"].strip():
-            fields["/".join([*(name for _, name in path), match["key"].strip()])] = match["value"].strip()
+        key, colon, value = (part.strip() for part in line.partition(":"))
+        if key and colon and value:
+            fields["/".join([*(name for _, name in path), key])] = value
             continue
         path.append((indent, line.strip().rstrip(":").strip()))
         following = solid[at + 1] if at + 1 < len(solid) else ""

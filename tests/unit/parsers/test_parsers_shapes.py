@@ -78,7 +78,8 @@ def test_state_of_the_remapping_decides_and_not_the_lifetime_count() -> None:
 
 
 def test_a_gpu_may_be_lost_field_by_field() -> None:
-    text = "index, uuid, temperature.gpu, power.draw [W]\n0, GPU-1, 35, 110.2 W\n1, GPU-2, [GPU is lost], [GPU is lost]\n2, GPU-3, [n/a], [Unknown Error]"
+    text = "index, uuid, temperature.gpu, power.draw [W]\n0, GPU-1, 35, 110.2 W\n"
+    text += "1, GPU-2, [GPU is lost], [GPU is lost]\n2, GPU-3, [n/a], [Unknown Error]"
     assert [(finding.code, finding.item) for finding in parse("nvidia-smi", text).findings] == [("gpu_lost", "GPU-2")]
 
 
@@ -155,7 +156,7 @@ def test_every_code_in_the_source_is_explained() -> None:
     used = {
         code
         for path in folder.rglob("*.py")
-        for code in re.findall(r'\.finding\(\s*"(\w+)"', path.read_text())
+        for code in re.findall(r'\.finding\(\s*"(\w+)",', path.read_text())
         + re.findall(r'\),? ?"(\w+)", "(?:info|warning|critical|fatal)"', path.read_text())
     }
     labels = {pattern.label for pattern in load_rules().patterns}
