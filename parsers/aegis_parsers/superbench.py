@@ -13,7 +13,7 @@ MISSING_CODE = re.compile(r"(?:^|/)return_code$")
 
 
 def looks(text: str) -> bool:
-    return bool(re.search(r'^\s*\{[^\n]*"(?:gpu_\w+:\d+|[\w./:-]+/return_code(?::\d+)?|node)"\s*:', text))
+    return bool(re.search(r'^\s*\{[^\n]*"(?:gpu_\w+:\d+|[\w./:-]+/return_code(?::\d+)?|node|[\w.-]+/[\w./-]+(?::\d+)?)"\s*:', text))
 
 
 def read(draft: Draft, text: str) -> None:

@@ -68,6 +68,17 @@ def judge(logs: Mapping[str, Sequence[str]], year: int = 2000) -> Judgement:
     )
 
 
+def report(lines: Sequence[str]) -> dict[str, object]:
+    """One log as plain data, for JSON: `cause`, `first_strong` (or None) and `lines`, those with a finding, each {n, text, label, cause}."""
+    verdict = judge({"": lines})
+    strong = verdict.first_strong
+    return {
+        "cause": verdict.cause,
+        "first_strong": None if strong is None else {"n": strong.n, "text": strong.text, "label": strong.label, "cause": strong.cause},
+        "lines": [{"n": line.n, "text": line.text, "label": line.label, "cause": line.cause} for line in verdict.found[""]],
+    }
+
+
 def earliest(lines: Sequence[tuple[str, Line]], year: int) -> tuple[str, Line]:
     timed = [(time, rank, line) for rank, line in lines if (time := stamp(line.text, year)) is not None]
     if len(timed) == len(lines):

@@ -15,7 +15,7 @@ from .local import judge_port
 PORT = re.compile(r"(?:(?P<device>[^/\s]+)/)?ports/(?P<port>\d+)/(?P<file>.+)$")
 LOOSE = re.compile(r"^(?:(?P<device>[^/\s]+)/)?(?P<file>(?:hw_)?counters/.+)$")
 DEVICE = re.compile(r"(?P<device>[^/\s]+)/(?P<file>fw_ver|hca_type|board_id|node_guid|node_desc|sys_image_guid|node_type)$")
-LINE = re.compile(r"^(?P<path>[^\s:][^:]*?(?:/[^:/]+)?)\s*[:=]\s?(?P<value>.*)$")
+SEPARATOR = re.compile(r"[:=]")
 
 
 def looks(text: str) -> bool:
@@ -51,8 +51,8 @@ def pairs(draft: Draft, text: str) -> list[tuple[str, str]]:
         return [(str(path), str(value)) for path, value in loaded.items()] if isinstance(loaded, dict) else []
     found = []
     for line in bare_lines_of(text):
-        if match := LINE.match(line):
-            found.append((match["path"], match["value"]))
+        if match := SEPARATOR.search(line):
+            found.append((line[: match.start()].strip(), line[match.end() :].strip()))
         elif line:
             draft.unread("line not understood", line)
     return found

@@ -29,6 +29,10 @@ FURNITURE = re.compile(
 )
 
 
+WIDTH = 400
+"""Characters; no version prints a wider table."""
+
+
 @dataclass
 class Row:
     """The three lines of one GPU, as far as they came."""
@@ -56,7 +60,9 @@ def looks(text: str) -> bool:
 def read(draft: Draft, text: str) -> None:
     row: Row | None = None
     for line in lines_of(text):
-        if match := HEAD.match(line):
+        if len(line) > WIDTH:
+            draft.unread("line too wide for the table", line)
+        elif match := HEAD.match(line):
             judge(draft, row)
             row = Row(match["index"], match["name"], match["bus"], match["ecc"], lines=[line])
         elif match := BODY.match(line):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from aegis_parsers import kernel
-from aegis_parsers.causes import classify_lines, judge
+from aegis_parsers.causes import classify_lines, judge, report
 from aegis_parsers.causes.classify import CAUSES, Engine, load_rules
 from aegis_parsers.causes.words import alternatives, word_of
 from hypothesis import given, settings
@@ -174,3 +174,15 @@ def test_a_broken_socket_is_an_echo_when_a_peer_was_killed() -> None:
     killed = "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 0 (pid: 3) of binary: /usr/bin/python"
     assert judge({"0": [reset], "1": [killed]}).cause == "unknown"
     assert judge({"0": [reset], "1": ["step 3"]}).cause == "network"
+
+
+def test_a_report_is_plain_data_with_the_lines_that_say_something() -> None:
+    assert report(["step 1", "KeyError: 'x'", TIMEOUT]) == {
+        "cause": "user_code",
+        "first_strong": {"n": 2, "text": "KeyError: 'x'", "label": "python_error", "cause": "user_code"},
+        "lines": [
+            {"n": 2, "text": "KeyError: 'x'", "label": "python_error", "cause": "user_code"},
+            {"n": 3, "text": TIMEOUT, "label": "nccl_timeout", "cause": "unknown"},
+        ],
+    }
+    assert report([]) == {"cause": "unknown", "first_strong": None, "lines": []}

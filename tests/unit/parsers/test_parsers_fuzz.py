@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from pathlib import Path
 
 import msgspec
@@ -91,6 +92,30 @@ def test_a_line_of_a_megabyte_is_cut_and_said_to_be() -> None:
     for tool in PARSERS:
         parsed = whole(parse(tool, "| 0 " + "A1:/ " * 200_000 + "|\nGPU 0: x (UUID: y)"))
         assert parsed.health != "healthy" or not PARSERS[tool].lined
+
+
+NASTY = (
+    "| 0 A" + " " * 4000 + "| x",
+    "|" * 4000,
+    "1" * 4000,
+    "(" * 4000,
+    " " * 4000 + "x",
+    "a:" * 2000,
+    '"a" ' * 1000,
+    "==( " * 1000,
+    "[a] " * 1000,
+    "aA_" * 1300,
+)
+
+
+@pytest.mark.parametrize("tool", [*sorted(PARSERS), "auto"])
+def test_no_line_makes_a_parser_slow(tool: str) -> None:
+    slowest = 0.0
+    for line in NASTY:
+        begin = time.process_time()
+        parse(tool, line)
+        slowest = max(slowest, time.process_time() - begin)
+    assert slowest < 1.0
 
 
 def test_a_text_of_terminal_control_is_shown_harmless() -> None:
