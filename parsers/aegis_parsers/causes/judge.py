@@ -22,6 +22,7 @@ PROOF: tuple[Cause, ...] = (
 ISO = re.compile(r"\b(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")
 CTIME = re.compile(r"\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) (Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(\d{1,2}) (\d\d):(\d\d):(\d\d) (\d{4})\b")
 GLOG = re.compile(r"^(?:\[rank\d+\]:)?\[?[IWEF](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?")
+SYSLOG = re.compile(r"^(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(\d{1,2}) (\d\d):(\d\d):(\d\d)\b")
 MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 
 
@@ -47,7 +48,8 @@ class Judgement(msgspec.Struct, frozen=True):
 
 
 def judge(logs: Mapping[str, Sequence[str]], year: int = 2000) -> Judgement:
-    """The cause of a failure by the logs of all ranks (and of nodes: any name will do as a key). `year` completes stamps that have none.
+    """The cause of a failure by the logs of all ranks (and of nodes: any name will do as a key). `year` completes stamps
+    that have none, where no other line tells it.
 
     >>> judge({"0": ["Watchdog caught collective operation timeout"], "1": ["KeyError: 'x'"]}).cause
     'user_code'
@@ -80,6 +82,10 @@ def report(lines: Sequence[str]) -> dict[str, object]:
 
 
 def earliest(lines: Sequence[tuple[str, Line]], year: int) -> tuple[str, Line]:
+    years = [
+        int(match[1] if match.re is ISO else match[6]) for _, line in lines if (match := ISO.search(line.text[:200]) or CTIME.search(line.text[:200]))
+    ]
+    year = years[0] if years else year
     timed = [(time, rank, line) for rank, line in lines if (time := stamp(line.text, year)) is not None]
     if len(timed) == len(lines):
         _, rank, line = min(timed, key=lambda entry: entry[0])
@@ -100,6 +106,9 @@ def stamp(text: str, year: int) -> float | None:
         elif match := GLOG.search(head):
             parts = [year, *(int(match[i]) for i in range(1, 6))]
             fraction = match[6]
+        elif match := SYSLOG.search(head):
+            parts = [year, MONTHS.index(match[1]) + 1, *(int(match[i]) for i in range(2, 6))]
+            fraction = None
         else:
             return None
         return datetime(*parts, tzinfo=UTC).timestamp() + (float(f"0.{fraction}") if fraction else 0.0)  # type: ignore[misc, arg-type]

@@ -186,3 +186,10 @@ def test_a_report_is_plain_data_with_the_lines_that_say_something() -> None:
         ],
     }
     assert report([]) == {"cause": "unknown", "first_strong": None, "lines": []}
+
+
+def test_stamps_without_a_year_are_compared_with_those_that_have_one() -> None:
+    xid = "Feb 23 16:24:18 node-a kernel: NVRM: Xid (PCI:0000:9b:00): 79, GPU has fallen off the bus"
+    disk = "2025-02-23 16:20:00,100 OSError: [Errno 28] No space left on device"
+    assert judge({"0": [disk], "node-a": [xid]}).cause == "storage"
+    assert judge({"0": [disk.replace("16:20", "16:30")], "node-a": [xid]}).cause == "gpu_hw"
