@@ -39,6 +39,16 @@ FAILURES = [
     ("user_code", "ModuleNotFoundError: No module named 'model'"),
     ("software", "RuntimeError: CUDA error: misaligned address"),
     ("preemption", "torch.distributed.elastic.multiprocessing.api.SignalException: Process 123 got signal: 15"),
+    ("network", "RuntimeError: [1] is setting up NCCL communicator by key '0', but store->get('0') got error: Socket Timeout"),
+    ("network", "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.0.0.1]:4321"),
+    ("unknown", "RuntimeError: Timed out initializing process group in store based barrier on rank: 1"),
+    ("unknown", "RuntimeError: DataLoader worker (pid(s) 123, 124) exited unexpectedly"),
+    ("unknown", "terminate called after throwing an instance of 'c10::Error'"),
+    ("unknown", "RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR"),
+    ("unknown", "srun: error: node-a: task 3: Killed"),
+    ("node_hw", "srun: error: Node failure on node-a"),
+    ("host_oom", "slurmstepd: error: Exceeded job memory limit"),
+    ("unknown", "slurmstepd: error: *** JOB 12 ON node-a CANCELLED AT 2024-01-01T00:00:00 ***"),
     ("unknown", "EI0006: Getting socket times out."),
 ]
 BENIGN = [
@@ -55,6 +65,14 @@ BENIGN = [
     "XFS (sda1): Ending clean mount",
     "Traceback (most recent call last):",
     "[W socket.cpp:601] [c10d] The client socket has failed to connect to [node-a]:29500 (errno: 97 - Address family not supported by protocol).",
+    "SystemExit: 0",
+    "nvme nvme0: 63/0/0 default/read/poll queues",
+    "amdgpu 0000:e3:00.0: amdgpu: RAS: ras initialized successfully, hardware ability[67f7f]",
+    "node-a kernel: ib0: link becomes ready",
+    "ProcessGroupNCCL initialization options: size: 8, global rank: 0, TIMEOUT(ms): 600000",
+    "INFO: Watchdog thread started with a timeout of 600 s",
+    "Setting up error handling: errors will be written to errors.html",
+    "Node 3 restarted workers successfully, exit code 0",
     "retry after ConnectionError: retrying in 2 s",
 ]
 
