@@ -1,0 +1,1 @@
+"""Tables that the parsers read: rows with their sources. No code."""

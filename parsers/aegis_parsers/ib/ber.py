@@ -1,0 +1,55 @@
+"""Bit error rates: reading them, computing them, and what a number can prove.
+
+Targets: effective and symbol BER above 1e-15 is worth watching in an AI fabric, above 1e-12 is bad (IBTA's classic target; ibdiagnet's default).
+Raw BER is before correction: healthy HDR and NDR links show 4e-9 to 1e-7, so it is never judged alone.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+WATCH = 1e-15
+BAD = 1e-12
+NO_ERROR = re.compile(r"^1(?:5|\.5)E-25[0-9]$|^0(?:\.0+)?(?:E[-+]?\d+)?$", re.IGNORECASE)
+LANE_GBPS = {"SDR": 2.5, "DDR": 5.0, "QDR": 10.0, "FDR10": 10.3125, "FDR": 14.0625, "EDR": 25.78125, "HDR": 53.125, "NDR": 106.25, "XDR": 212.5}
+ETHERNET_GBPS = {"10G": 10.3125, "25G": 25.78125, "40G": 41.25, "50G": 53.125, "100G": 106.25, "200G": 212.5, "400G": 425.0, "800G": 850.0}
+"""On the wire, with the overhead of line code and FEC."""
+
+
+def read_ber(text: str | None) -> float | None:
+    """A BER as tools print it: "15E-255" is "no error seen", N/A is unknown."""
+    word = (text or "").strip()
+    if NO_ERROR.match(word):
+        return 0.0
+    try:
+        value = float(word)
+    except ValueError:
+        return None
+    return value if 0 <= value <= 1 else None
+
+
+def line_rate_gbps(speed: str | None, width: str | None) -> float | None:
+    """ "IB-HDR" and "2x" -> 106.25; "400G" -> 425: Ethernet speeds are of the whole port."""
+    word = (speed or "").upper().replace("IB-", "").strip()
+    if word in ETHERNET_GBPS:
+        return ETHERNET_GBPS[word]
+    lanes = re.match(r"(\d{1,2})x", (width or "").lower())
+    return LANE_GBPS[word] * int(lanes[1]) if word in LANE_GBPS and lanes else None
+
+
+def raw_ber(errors: int, minutes: float, gbps: float) -> float | None:
+    """Errors over the bits that passed since the counters were cleared."""
+    bits = minutes * 60 * gbps * 1e9
+    return errors / bits if bits > 0 else None
+
+
+def upper_bound(errors: int, bits: float, confidence: float = 0.95) -> float | None:
+    """The BER that so many errors in so many bits still allow (Poisson; by Wilson and Hilferty above zero errors, within 1 %)."""
+    if bits <= 0:
+        return None
+    if errors == 0:
+        return -math.log(1 - confidence) / bits
+    z = 1.6448536269514722 if confidence == 0.95 else 2.3263478740408408
+    k = errors + 1
+    return float(k * (1 - 1 / (9 * k) + z / (3 * math.sqrt(k))) ** 3 / bits)

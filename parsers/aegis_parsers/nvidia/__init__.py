@@ -1,0 +1,1 @@
+"""nvidia-smi in all its forms, and the fabric manager's log."""

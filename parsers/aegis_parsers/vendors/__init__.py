@@ -1,0 +1,1 @@
+"""The health tools of AMD, Ascend, MetaX and Cambricon."""
