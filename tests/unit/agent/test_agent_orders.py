@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 from aegis_agent.orders import Rank, Verdict, judge, named_attempt
+from aegis_proto import WIRE_VERSION, messages
 from aegis_proto.phases import OrderPhase
-from aegis_proto.state import Head, Order
+from aegis_proto.state import Head, HeadView, Order
 
 ME = dict(uid="u", pod="w1", attempt=2)
 
@@ -17,6 +19,19 @@ def head(
 ) -> Head:
     order = Order(phase, seq, incarnation, attempts, **more)
     return Head(job="j-1", name="j", namespace="n", uid=uid, workerNum=3, maxRetry=1, era=era, order=order)
+
+
+def test_what_an_agent_reads_of_a_head_gives_the_same_decisions() -> None:
+    whole = head(5, 2, exceptions={"w1": OrderPhase.HANG_WITH_QUIT}, masterAddr="10.0.0.1", masterPort=20000)
+    view = messages.decode(HeadView, messages.encode(whole))
+    assert (view.uid, view.era, view.order) == (whole.uid, whole.era, whole.order)
+    assert judge(Rank(), view, **ME) == judge(Rank(), whole, **ME)
+
+
+def test_a_head_of_a_newer_version_is_not_obeyed() -> None:
+    newer = messages.encode(msgspec.structs.replace(head(5), v=WIRE_VERSION + 1))
+    with pytest.raises(messages.BadMessage, match="version"):
+        messages.decode(HeadView, newer)
 
 
 def test_attempts_are_named_by_runs() -> None:
