@@ -104,6 +104,7 @@ class Faults:
                 world.start_controller(controller.process.name)
         for training in world.trainings.values():
             training.go_on()
+            training.time_out()
         self._fact(FactKind.RESUME)  # a store restored to a suspended job waits for somebody to say so
 
     # --- workers and machines ----------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from simulation import run, world
 from simulation.faults import WEIGHTS
 from simulation.mutants import MUTANTS, Mutant, applied
 
+pytestmark = pytest.mark.timeout(900)
 SEEDS = 500
 RARE = 3
 """A fault that is drawn less often than this in `SEEDS` worlds would be no test."""

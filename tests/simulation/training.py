@@ -128,8 +128,8 @@ class Training:
             self._break(child)
 
     def cut_off(self, child: Child) -> None:
-        """Its peers do not hear this child any more: they fail, it stands still."""
-        if child.alive:
+        """Its peers do not hear this child any more: they fail, it stands still. Who has no peers does not notice."""
+        if child.alive and len(self.children) > 1:
             self._break(child)
 
     def _break(self, child: Child) -> None:
@@ -141,6 +141,12 @@ class Training:
         for other in self.children.values():
             if other.alive and other is not child:
                 self._falls(other, self.world.rng.choice((0.005, 0.1, 2.0, 2.0)))
+
+    def time_out(self) -> None:
+        """Every collective that still waits for a lost peer gives up in the end."""
+        for child in list(self.children.values()):
+            if self.broken and child.alive:
+                child.end(1, reason="collateral")
 
     def _falls(self, child: Child, within: float) -> None:
         if self.world.rng.random() < 0.8:  # the others stand still until somebody stops them
