@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import msgspec
@@ -51,12 +51,16 @@ class Client:
 
     def __init__(self, target: Target, timeout: float = 10.0, namespace: str = "") -> None:
         self.target, self.timeout, self._namespace = target, timeout, namespace
+        self.patient: Callable[[str], None] | None = None
+        """Set by commands that watch: a question is asked again for ever while nobody answers (an outage, a takeover), and this is told once."""
         self.bus: Bus
         self.identity: Identity
 
     @classmethod
     def of(cls, env: Env, target: Target | None = None) -> Client:
-        return cls(target or target_of(env), env.timeout, env.namespace)
+        made = cls(target or target_of(env), env.timeout, env.namespace)
+        made.patient = env.out.note if env.watch else None
+        return made
 
     async def __aenter__(self) -> Client:
         try:
@@ -115,8 +119,21 @@ class Client:
 
     async def query(self, verb: str, request: object, reply: type[T]) -> T:
         """A question to the master."""
-        data = await self._request(subjects.rpc_query("master", verb, self.scope), request, f"read {verb}", "role reader")
-        return read_reply(reply, data)
+        return await self._question("master", verb, request, reply)
+
+    async def _question(self, service: str, verb: str, request: object, reply: type[T]) -> T:
+        away = False
+        while True:
+            try:
+                data = await self._request(subjects.rpc_query(service, verb, self.scope), request, f"read {verb}", "role reader")
+                return read_reply(reply, data)
+            except CliError as error:
+                if self.patient is None or error.code not in ("E101", "E108"):
+                    raise
+                if not away:
+                    self.patient(f"no answer ({error}); asked again until there is one")
+                away = True
+            await asyncio.sleep(0.5)
 
     async def act(self, verb: str, request: object, reply: type[T], namespace: str) -> T:
         """A wish to the master, in the job's namespace."""
@@ -126,8 +143,7 @@ class Client:
 
     async def query_nodes(self, verb: str, request: object, reply: type[T]) -> T:
         """A question to the job controller."""
-        data = await self._request(subjects.rpc_query("jobcontroller", verb, self.scope), request, f"read {verb}", "role reader")
-        return read_reply(reply, data)
+        return await self._question("jobcontroller", verb, request, reply)
 
     async def act_nodes(self, verb: str, scope: str, request: object, reply: type[T]) -> T:
         """A wish about nodes: operators only."""
@@ -147,16 +163,25 @@ class Client:
         except CliError as error:
             if error.code != "E104":
                 raise
-        jobs = await self.query("jobs", api.JobsRequest(all=True, limit=1000), api.Jobs)
-        same = [job for job in jobs.items if job.name == name]
+        same = [job for job in await self.jobs(api.JobsRequest(all=True)) if job.name == name]
         if not same:
             raise CliError("E104", f'no job "{name}" here', hint="aegis job ls --all")
         alive = [job for job in same if job.phase not in ("Succeed", "Failed")] or same
         best = max(alive, key=lambda job: job.createdAt)
         return await self.query("job", api.JobRequest(job=best.job, workers=workers), api.JobDetail)
 
-    async def events(self, job: str, after: int = 0) -> api.Events:
-        """Events of a job after a sequence: all pages."""
+    async def jobs(self, request: api.JobsRequest) -> list[api.JobSummary]:
+        """Jobs: all pages."""
+        items: list[api.JobSummary] = []
+        while True:
+            page = await self.query("jobs", request, api.Jobs)
+            items += page.items
+            if not page.more or not page.items:
+                return items
+            request = msgspec.structs.replace(request, after=page.items[-1].job)
+
+    async def events(self, job: str, after: int = -1) -> api.Events:
+        """Events of a job after a sequence: all pages. -1: from the beginning; 0: the newest page."""
         items: list[api.StoredEvent] = []
         while True:
             page = await self.query("events", api.EventsRequest(job=job, afterSeq=after, limit=500), api.Events)

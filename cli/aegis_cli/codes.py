@@ -14,6 +14,10 @@ REQUEUE = 75
 """`run`, `wait`: infrastructure took the budget; another machine may help."""
 DO_NOT_REQUEUE = 76
 """`run`, `wait`: the user's code took the budget, or there was no progress; another try would end the same way."""
+STOPPED = 143
+"""`run`, `wait`: the job was stopped by somebody (or this command by SIGTERM)."""
+INTERRUPTED = 130
+"""`run`: stopped by the Ctrl-C of this very command; `wait`: no longer waiting, for the same reason."""
 
 
 @dataclass(frozen=True)

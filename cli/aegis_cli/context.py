@@ -40,14 +40,20 @@ def load() -> tuple[dict[str, Target], str]:
 
     path = contexts_file()
     try:
-        document = yaml.safe_load(path.read_text()) or {}
+        document = yaml.safe_load(path.read_text())
     except FileNotFoundError:
         return {}, ""
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
         raise CliError("E130", f"{path}: {' '.join(str(error).split())[:200]}") from None
+    document = {} if document is None else document
+    found = document.get("contexts") or {} if isinstance(document, dict) else None
+    if not isinstance(found, dict):
+        raise CliError("E130", f"{path}: expected a mapping with current and contexts (aegis context add writes it)")
     contexts = {}
-    for name, body in (document.get("contexts") or {}).items():
+    for name, body in found.items():
         try:
+            if isinstance(body["servers"], str):
+                raise TypeError("servers")
             contexts[str(name)] = Target(
                 str(name), tuple(body["servers"]), str(body.get("creds", "")), str(body.get("ca", "")), str(body.get("namespace", ""))
             )

@@ -68,6 +68,16 @@ class Lines:
         pass
 
 
+class Silent(Lines):
+    """For `wait`: notes only."""
+
+    def event(self, event: JobEvent) -> None:
+        pass
+
+    def line(self, line: LogLine) -> None:
+        pass
+
+
 class Terminal:
     """The live screen at the bottom of the terminal; what happened scrolls away above it and stays as the record."""
 
@@ -109,6 +119,8 @@ class Follower:
         self.client, self.job, self.shown, self.output, self.verbose = client, job, shown, output, verbose
         self.model = models.Model(job, keys=keys, now=time.time())
         self.detached = False
+        self.interrupted = False
+        """A Ctrl-C came to this very command."""
         self._after = 0
         self._pending_told = False
         self._away = False
@@ -123,8 +135,9 @@ class Follower:
         woken = asyncio.Event()
         deadline = None if timeout is None else loop.time() + timeout
 
-        def signalled() -> None:
+        def signalled(number: signal.Signals) -> None:
             self._signals += 1
+            self.interrupted = self.interrupted or number is signal.SIGINT
             if on_signal is None:
                 self.detached = True
                 woken.set()
@@ -134,7 +147,7 @@ class Follower:
             task.add_done_callback(self._handlers.discard)
 
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, signalled)
+            loop.add_signal_handler(number, signalled, number)
         try:
             while True:
                 await self._step()
@@ -147,7 +160,7 @@ class Follower:
                         await woken.wait()
                 except TimeoutError:
                     pass
-            if not self.detached:
+            if self.model.terminal and not self.detached:
                 await self._last_words()
             return self.model
         finally:

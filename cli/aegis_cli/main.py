@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
@@ -22,6 +23,9 @@ for module in (run, job, node, stack, creds, context, settings, doctor, demo, mi
 
 def main() -> None:
     """Entry point."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):  # closed by who started us: works all the same
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - for the life of the process
     try:
         app()
     except KeyboardInterrupt:

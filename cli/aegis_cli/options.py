@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from aegis_proto.job import duration
 
-from aegis_cli.errors import CliError
+from aegis_cli.errors import CliError, from_text
 from aegis_cli.output import FORMATS, Output
 
 PASS_THROUGH = {"allow_interspersed_args": False}
@@ -80,6 +80,16 @@ def _resolve(values: dict[str, Any]) -> Env:
     )
 
 
+def _check_config(path: str) -> None:
+    """A file that was named is right, or it is said, also by a command that needs nothing of it."""
+    from aegis_bus import config
+
+    try:
+        config.load(config_file=path)
+    except config.ConfigError as error:
+        raise from_text(str(error), "E130") from None
+
+
 def command(
     app: typer.Typer, name: str, *aliases: str, watch: bool = False, acting: bool = False, pass_through: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -96,6 +106,8 @@ def command(
             form = "json" if shared.get("as_json") else str(shared["output"])
             try:
                 env = _resolve(shared)
+                if env.config:
+                    _check_config(env.config)
                 code = function(env, **values)
             except CliError as error:
                 Output(form, color=not shared["no_color"]).error(error)

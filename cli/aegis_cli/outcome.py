@@ -14,7 +14,7 @@ from aegis_proto.phases import FailedReason, LostReason, Phase
 from aegis_cli import codes
 from aegis_cli.errors import CliError
 
-USER_CODE = (LostReason.ERROR, LostReason.HUNG)
+USER_CODE = (LostReason.ERROR, LostReason.SIGNAL, LostReason.HUNG)
 """Causes of counted failures that another machine would not help against."""
 
 
@@ -23,14 +23,14 @@ def counted(detail: JobDetail) -> list[tuple[str, str]]:
     return [(step.cause, step.podName) for step in detail.transitions if step.counted]
 
 
-def exit_code(detail: JobDetail) -> int:
-    """0 Succeed · the command's own code (plain job, a command that cannot start, no retries asked) · 130 stopped · 75 · 76."""
+def exit_code(detail: JobDetail, interrupted: bool = False) -> int:
+    """The table of docs/decisions/0002 §12. `interrupted`: a Ctrl-C came to the command that waited."""
     job = detail.summary
     own = job.exitCode
     if job.phase == Phase.SUCCEED:
         return 0
     if job.failedReason == FailedReason.STOPPED:
-        return 130
+        return codes.INTERRUPTED if interrupted else codes.STOPPED
     if job.failedReason in (FailedReason.COMMAND, FailedReason.EXITED):
         return own or codes.NEGATIVE
     if job.failedReason in (FailedReason.BOOT, FailedReason.PLACING):
@@ -41,9 +41,9 @@ def exit_code(detail: JobDetail) -> int:
     return codes.DO_NOT_REQUEUE if causes and causes[-1] in USER_CODE else codes.REQUEUE
 
 
-def problem(detail: JobDetail) -> CliError | None:
+def problem(detail: JobDetail, interrupted: bool = False) -> CliError | None:
     """The error to print for a job that failed; None for Succeed."""
-    job, code = detail.summary, exit_code(detail)
+    job, code = detail.summary, exit_code(detail, interrupted)
     if job.phase == Phase.SUCCEED:
         return None
     if job.failedReason == FailedReason.STOPPED:
@@ -60,14 +60,17 @@ def problem(detail: JobDetail) -> CliError | None:
 
 
 def budget(detail: JobDetail) -> str:
-    """`Failed: 4 faults, 3 allowed (2 error, 2 killed; the last: w1 ValueError ...)`."""
-    failures = counted(detail)
+    """`Failed: 4 faults, 3 allowed (2 error, 2 killed; the last: w1 ValueError ...)`. The kinds add up to the faults, or to the `last n` that the
+    master still remembers."""
+    faults = detail.summary.maxRetry + 1
+    failures = counted(detail)[-faults:]
     kinds: dict[str, int] = {}
     for cause, _ in failures:
         kinds[cause] = kinds.get(cause, 0) + 1
     last = next((step.message for step in reversed(detail.transitions) if step.counted and step.message), "")
-    faults = detail.summary.maxRetry + 1
     parts = ", ".join(f"{number} {cause}" for cause, number in kinds.items())
+    if failures and len(failures) < faults:
+        parts = f"of the last {len(failures)}: {parts}"
     text = f"Failed: {faults} fault{'s' if faults != 1 else ''}, {detail.summary.maxRetry} allowed"
     inner = "; ".join(part for part in (parts, f"the last: {last}" if last else "") if part)
     return f"{text} ({inner})" if inner else text
@@ -108,7 +111,7 @@ def nearest_command(word: str, path: str | None = None) -> str:
     return best[0] if best else ""
 
 
-def report(detail: JobDetail, events: Sequence[Any] = ()) -> dict[str, Any]:
+def report(detail: JobDetail, events: Sequence[Any] = (), interrupted: bool = False) -> dict[str, Any]:
     """The RunReport: what happened, for programs."""
     job = detail.summary
     return {
@@ -116,7 +119,7 @@ def report(detail: JobDetail, events: Sequence[Any] = ()) -> dict[str, Any]:
         "namespace": job.namespace,
         "result": job.phase,
         "failedReason": job.failedReason or None,
-        "exitCode": exit_code(detail),
+        "exitCode": exit_code(detail, interrupted),
         "mode": job.mode,
         "recoverCount": job.recoverCount,
         "maxRetry": job.maxRetry,

@@ -107,10 +107,14 @@ def build(wishes: Wishes, namespace: str, environ: Mapping[str, str] | None = No
             changes["stopGrace"] = job.duration(wishes.stop_grace, "--grace")
         except ValueError as error:
             raise CliError("E116", str(error).removeprefix("E117 ")) from None
-    passed = {key: value for key, value in (environ or {}).items() if _ENV.match(key) and not NOT_PASSED.fullmatch(key) and "\0" not in value}
+    # What is no text (bytes of another encoding) cannot travel: the training runs without it, as without other launchers' ranks.
+    passed = {key: value for key, value in (environ or {}).items() if _ENV.match(key) and not NOT_PASSED.fullmatch(key) and _is_text(value)}
     changes["env"] = {**passed, **base.env, **_pairs(wishes.env)}
     if not base.cwd:
-        changes["cwd"] = os.getcwd()
+        try:
+            changes["cwd"] = os.getcwd()
+        except FileNotFoundError:
+            raise CliError("E116", "the working directory is gone: cd to one that exists, or name cwd in a job file") from None
     if not base.user:
         changes["user"] = _user()
     spec = msgspec.structs.replace(base, **changes)
@@ -137,6 +141,13 @@ def _from_file(path: Path, namespace: str) -> tuple[JobSpec, set[str]]:
     document = yaml.safe_load(text)
     flat = {**document, **(document.get("spec") or {})}
     return found, {job.ALIASES.get(str(key), str(key)) for key in flat}
+
+
+def _is_text(value: str) -> bool:
+    try:
+        return b"\0" not in value.encode()
+    except UnicodeEncodeError:
+        return False
 
 
 def default_name(command: Sequence[str]) -> str:

@@ -13,19 +13,21 @@ from aegis_proto import api
 from aegis_proto.job import duration
 from aegis_proto.phases import Phase
 
-from aegis_cli import outcome, screen, spec, why
+from aegis_cli import codes, outcome, screen, spec, why
 from aegis_cli.client import Client, target_of
 from aegis_cli.client import run as run_async
 from aegis_cli.commands import jobact, logs
 from aegis_cli.commands import run as running
 from aegis_cli.commands.jobact import JobName, JobNames
 from aegis_cli.errors import CliError
-from aegis_cli.follow import ASK_EVERY, Follower, surface
+from aegis_cli.follow import ASK_EVERY, Follower, Silent, surface
 from aegis_cli.options import Env, command
 from aegis_cli.output import Column, table
 from aegis_cli.stack.output import WorkerOutput
 from aegis_cli.units import age
 
+ANSWER = 10.0
+"""Seconds that `wait` waits for one answer: a question that a master took to its grave is asked again."""
 LIST = [
     Column("JOB", lambda job: job.job),
     Column("PHASE", lambda job: "Suspended" if job.suspended else job.phase),
@@ -120,6 +122,7 @@ def _reading(group: typer.Typer) -> None:
             tuple(cmd or ()), file, name, workers, nproc_per_node, max_retry, spares, tuple(environment or ()), checkpoint_dir, grace
         )
         start = running.prepare(env, wishes)
+        running.refuse_spares(start.spec)
         if env.dry_run:
             env.out.document("Job", start.spec, running.plan(start), start.spec.name)
             return
@@ -150,14 +153,7 @@ def _reading(group: typer.Typer) -> None:
         ended = everything or phase in ("Succeed", "Failed")
 
         async def ask(client: Client) -> list[api.JobSummary]:
-            items: list[api.JobSummary] = []
-            after = ""
-            while True:
-                page = await client.query("jobs", api.JobsRequest(all=ended, phase=phase, user=user, after=after), api.Jobs)
-                items += page.items
-                if not page.more or not page.items:
-                    return sorted(items, key=keys[sort])
-                after = page.items[-1].job
+            return sorted(await client.jobs(api.JobsRequest(all=ended, phase=phase, user=user)), key=keys[sort])
 
         async def work() -> None:
             async with Client.of(env) as client:
@@ -235,7 +231,7 @@ def _reading(group: typer.Typer) -> None:
         async def work() -> None:
             async with Client.of(env) as client:
                 detail = await client.job(job, workers=False)
-                after, streaming = 0, env.watch
+                after, streaming = -1, env.watch
                 while True:
                     page = await client.events(detail.summary.job, after)
                     after = page.seq
@@ -312,24 +308,25 @@ def _reading(group: typer.Typer) -> None:
         job: JobName,
         until: Annotated[str, typer.Option("--for", metavar="succeed|phase=X|step=N", help="What to wait for (the end).")] = "end",
     ) -> int:
-        """Wait for a job; ends with the training's exit code, or 6 after --timeout."""
+        """Wait for a job, over outages; ends with the training's exit code, or 6 after --timeout."""
         done = condition(until)
 
         async def work() -> int:
-            async with Client.of(env) as client:
-                detail = await client.job(job, workers=False)
-                start = time.monotonic()
-                while True:
-                    detail = await client.query("job", api.JobRequest(job=detail.summary.job, workers=False), api.JobDetail)
-                    reached = done(detail.summary)
-                    if reached or detail.summary.phase in ("Succeed", "Failed"):
-                        env.out.document("Job", detail, f"{detail.summary.job} {detail.summary.phase}", detail.summary.job)
-                        if until in ("end", "succeed"):
-                            return _end(env, detail)
-                        return 0 if reached else _end(env, detail) or 1
-                    if env.timeout_given and time.monotonic() - start > env.timeout:
-                        raise CliError("E119", f"{detail.summary.job} is {detail.summary.phase} after {env.timeout:g} s")
-                    await asyncio.sleep(ASK_EVERY)
+            async with Client(target_of(env), min(env.timeout, ANSWER), env.namespace) as client:
+                job_id = (await client.job(job, workers=False)).summary.job
+                follower = Follower(client, job_id, Silent(env.out))
+                model = await follower.until(
+                    lambda model: model.terminal or (model.detail is not None and done(model.detail.summary)),
+                    timeout=env.timeout if env.timeout_given else None,
+                )
+                detail = model.detail
+                if detail is None or (follower.detached and not model.terminal):
+                    env.out.note(f"no longer waiting; {job_id} goes on")
+                    return codes.INTERRUPTED if follower.interrupted else codes.STOPPED
+                env.out.document("Job", detail, f"{detail.summary.job} {detail.summary.phase}", detail.summary.job)
+                if until in ("end", "succeed"):
+                    return _end(env, detail)
+                return 0 if done(detail.summary) else _end(env, detail) or 1
 
         return run_async(work())
 

@@ -84,6 +84,7 @@ def _follow_logs(env: Env, name: str, base: Path, wanted: why.LineTest) -> None:
     async def work() -> None:
         output = WorkerOutput(base, name)
         async with Client.of(env) as client:
+            client.patient = env.out.note
             while True:
                 detail = await client.query("job", api.JobRequest(job=name, workers=False), api.JobDetail)
                 for line in output.read():

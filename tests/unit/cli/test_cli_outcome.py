@@ -22,14 +22,14 @@ def failed(reason: str, cause: str = "error", exit_code: int | None = None, max_
     ("found", "code"),
     [
         (detail(phase="Succeed", exitCode=0), 0),
-        (failed("stopped"), 130),
+        (failed("stopped", exit_code=143), 143),
         (failed("command", exit_code=127), 127),
         (failed("command", exit_code=126), 126),
         (failed("exited", exit_code=9), 9),
         (failed("placing"), 75),
         (failed("boot"), 75),
         (failed("budget", "killed", 137), 75),
-        (failed("budget", "signal", 137), 75),
+        (failed("budget", "signal", 139), 76),
         (failed("budget", "gpuLost"), 75),
         (failed("budget", "error", 1), 76),
         (failed("budget", "hung"), 76),
@@ -43,6 +43,24 @@ def test_exit_code(found: JobDetail, code: int) -> None:
     error = outcome.problem(found)
     assert (error is None) == (code == 0)
     assert error is None or error.exit == code
+
+
+def test_only_the_ctrl_c_of_this_very_run_ends_with_130() -> None:
+    assert outcome.exit_code(failed("stopped"), interrupted=True) == 130
+    assert outcome.exit_code(failed("budget", "error", 1), interrupted=True) == 76
+    error = outcome.problem(failed("stopped"), interrupted=True)
+    assert error is not None and error.exit == 130
+    assert outcome.report(failed("stopped"), (), True)["exitCode"] == 130
+
+
+@pytest.mark.parametrize(
+    ("max_retry", "kinds"),
+    [(1, "2 error"), (2, "1 killed, 2 error"), (3, "of the last 3: 1 killed, 2 error"), (20, "of the last 3: 1 killed, 2 error")],
+)
+def test_the_kinds_of_faults_add_up_to_what_they_are_said_to_be(max_retry: int, kinds: str) -> None:
+    error = outcome.problem(failed("budget", "error", 1, max_retry))
+    assert error is not None
+    assert error.message == f"Failed: {max_retry + 1} faults, {max_retry} allowed ({kinds}; the last: w2 failed)"
 
 
 def test_budget_spent_says_how_many_of_which_kind_and_the_last() -> None:

@@ -148,7 +148,7 @@ def test_a_run_whose_worker_ignores_the_stop_is_killed_after_the_grace(aegis: Ae
     started(aegis, process)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=WAIT)
-    assert process.returncode == 130
+    assert process.returncode == 143
     assert int((aegis.folder / "pid").read_text()) not in guard.processes()
 
 
@@ -236,7 +236,7 @@ def test_a_job_that_cannot_be_placed_says_why_and_waits(aegis: Aegis) -> None:
     code, out, _ = aegis("job", "stop", job, "--reason", "not today")
     assert code == 0
     assert re.search(rf"{job}\s+Pending\s+Failed", out)
-    assert aegis("job", "wait", job)[0] == 130
+    assert aegis("job", "wait", job)[0] == 143
     assert aegis("job", "stop", job)[0] == 7
 
 
