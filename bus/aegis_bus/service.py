@@ -28,6 +28,7 @@ from prometheus_client import Gauge, Histogram
 
 from aegis_bus import errors, logs
 from aegis_bus.config import Config
+from aegis_bus.connection import Bus
 from aegis_bus.http import HttpServer
 
 log = logging.getLogger(__name__)
@@ -106,6 +107,23 @@ class Service:
 
 
 Start = Callable[[Service], Awaitable[None]]
+
+
+async def require_suitable(bus: Bus, patience: float = 10.0) -> None:
+    """E120 when the server is too old, or has no JetStream for this account, and that does not change within `patience` seconds (one that just
+    starts has none yet). A server that is away, or does not let us ask, proves nothing: then the service starts, and waits as it always does."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            await bus.require_jetstream()
+            return
+        except errors.ServerUnsuitable:
+            if time.monotonic() >= deadline:
+                raise
+        except errors.BusError as error:
+            log.info("the server was not asked for JetStream: %s", error)
+            return
+        await asyncio.sleep(0.5)
 
 
 async def serve(name: str, start: Start, config: Config) -> int:

@@ -34,8 +34,14 @@ def _reads(stream: str) -> list[str]:
 
 
 def _gets(stream: str) -> list[str]:
-    """Direct Get, and the read through the leader that settles an unknown commit."""
-    return [f"$JS.API.DIRECT.GET.{stream}", f"$JS.API.DIRECT.GET.{stream}.>", f"$JS.API.STREAM.INFO.{stream}", f"$JS.API.STREAM.MSG.GET.{stream}"]
+    """Direct Get, the read through the leader that settles an unknown commit, and whether there is a JetStream at all."""
+    return [
+        f"$JS.API.DIRECT.GET.{stream}",
+        f"$JS.API.DIRECT.GET.{stream}.>",
+        f"$JS.API.STREAM.INFO.{stream}",
+        f"$JS.API.STREAM.MSG.GET.{stream}",
+        "$JS.API.INFO",
+    ]
 
 
 def _role(*lists: list[str]) -> list[str]:

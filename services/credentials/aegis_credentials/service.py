@@ -12,7 +12,7 @@ import structlog
 from aegis_bus.config import Config
 from aegis_bus.connection import Bus
 from aegis_bus.identity import Identity
-from aegis_bus.service import Service
+from aegis_bus.service import Service, require_suitable
 from aegis_proto.messages import BadMessage
 
 from aegis_credentials.authority import Authority
@@ -54,6 +54,7 @@ async def run(service: Service, site: Site) -> None:
         timeout=config.bus.connect_timeout,
         on_connected=reconnected,
     )
+    await require_suitable(bus)
     sys_bus = await Bus.connect(
         Identity.from_creds(site.system_user()),
         config.bus.servers,

@@ -20,7 +20,7 @@ from aegis_bus.crashpoint import crashpoint
 from aegis_bus.errors import BusError, Unreadable
 from aegis_bus.identity import Identity
 from aegis_bus.lease import Lease
-from aegis_bus.service import Service, run_service
+from aegis_bus.service import Service, require_suitable, run_service
 from aegis_proto import subjects
 from aegis_proto.messages import BadMessage, Era, decode, encode
 
@@ -178,6 +178,7 @@ async def start(service: Service) -> None:
         timeout=settings.bus.connect_timeout,
     )
     service.health["bus"] = lambda: bus.connected
+    await require_suitable(bus)
     lease = Lease(bus, replica, "jobcontroller", settings.bus.lease_ttl)
     try:
         await lease.start()

@@ -10,9 +10,15 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from aegis_bus import errors
+from aegis_bus.connection import Bus
+from aegis_bus.identity import Identity
+from aegis_bus.natsserver import NatsServer
+from aegis_bus.service import require_suitable
 from harness.waiting import until_sync
 
 MAIN = """
@@ -229,3 +235,15 @@ def test_the_port_closes_with_the_service(run: Run) -> None:
         return False
 
     until_sync(refused)
+
+
+async def test_a_server_without_jetstream_is_unsuitable_and_one_that_cannot_be_asked_is_not(tmp_path: Path) -> None:
+    with NatsServer(tmp_path / "without", extra="jetstream: false") as server:
+        async with await Bus.connect(Identity.new(), [server.url]) as bus:
+            with pytest.raises(errors.ServerUnsuitable, match=r"^E120 "):
+                await require_suitable(bus, patience=0.0)
+            server.kill9()
+            await require_suitable(bus, patience=0.0)
+    with NatsServer(tmp_path / "with") as server:
+        async with await Bus.connect(Identity.new(), [server.url]) as bus:
+            await require_suitable(bus, patience=0.0)

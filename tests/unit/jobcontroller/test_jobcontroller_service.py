@@ -15,7 +15,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 from aegis_bus.config import Config
-from aegis_bus.connection import Bus, Msg
+from aegis_bus.connection import Bus, Msg, Subscription
 from aegis_bus.errors import BusError
 from aegis_bus.identity import Identity
 from aegis_bus.jobstore import JobStore, Loaded
@@ -130,8 +130,11 @@ class Stage:
         self.controllers: list[Controller] = []
         self.jobs: dict[str, Loaded] = {}
         self.asked: list[JoinRequest] = []
+        self.joins: Subscription | None = None
 
-    async def controller(self) -> Controller:
+    async def controller(self, credentials: bool = True) -> Controller:
+        if credentials and not self.joins:
+            await self.credentials()
         service = Service("jobcontroller", Config())
         made = Controller(await self.make_bus(name=f"jobcontroller-{len(self.controllers)}"), "creds:7443")
         self.services.append(service)
@@ -146,7 +149,7 @@ class Stage:
             self.asked.append(request)
             await msg.respond(encode(JoinReply(f"token-{request.pod}-{request.attempt}", "")))
 
-        await self.bus.subscribe("aegis.rpc.credentials.do.join.*", join)
+        self.joins = await self.bus.subscribe("aegis.rpc.credentials.do.join.*", join)
 
     async def node(self, *names: str, slots: int = 1) -> None:
         for name in names:
@@ -246,10 +249,29 @@ async def test_a_job_is_placed_and_its_slots_say_everything_a_worker_needs(stage
 
 async def test_without_credentials_workers_are_placed_without_a_token(stage: Stage) -> None:
     await stage.node("n1")
-    await stage.controller()
+    await stage.controller(credentials=False)
     await stage.job("job-a")
     await stage.placed("job-a")
     assert (await stage.slot("n1")).token == ""
+
+
+async def test_a_replacement_is_placed_when_the_credentials_service_is_back(stage: Stage) -> None:
+    """A later attempt without a join token can neither join nor go plain: placed without one, its whole job would stand still until it gives up."""
+    await stage.node("n1")
+    await stage.controller()
+    await stage.job("job-a")
+    await stage.placed("job-a")
+    await stage.commit("job-a", {0: HERE}, phase=Phase.RUN_COMMAND, started=True, seqNum=2)
+    assert stage.joins is not None
+    await stage.joins.unsubscribe()
+    await stage.nodes["n1"].ends(exitCode=137, signal=9)
+    await stage.told("job-a", "w0", FactKind.GONE, attempt=1, exitCode=137, signal=9, clean=True)
+    await stage.commit("job-a", {0: dict(boot="", attempt=2, gone=True)}, phase=Phase.RESTARTING, seqNum=3)
+    await asyncio.sleep(2.0)  # several plans: none of them may place it
+    assert (await stage.place("job-a")).attempt == 1
+    await stage.credentials()
+    await stage.placed("job-a", "w0", 2)
+    assert (await stage.slot("n1")).token == "token-w0-2"
 
 
 async def test_a_job_that_does_not_fit_waits_and_says_why_until_it_fits(stage: Stage) -> None:
@@ -640,3 +662,15 @@ async def test_the_service_ends_at_once_when_it_is_told_to(start_process: Start,
     await stage.placed("job-a")
     process.terminate()
     assert await asyncio.to_thread(process.wait, 10) == 0
+
+
+async def test_a_server_without_jetstream_ends_the_service_with_e120(tmp_path: Path) -> None:
+    Identity.new("none").to_creds_file(tmp_path / "creds")
+    with NatsServer(tmp_path / "nats", extra="jetstream: false") as server:
+        env = {**os.environ, "AEGIS_BUS_SERVERS": server.url, "AEGIS_BUS_CREDS": str(tmp_path / "creds")}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "aegis_jobcontroller", env=env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        output, _ = await asyncio.wait_for(process.communicate(), WAIT)
+        assert process.returncode == 5
+        assert b"E120" in output and b"JetStream" in output
