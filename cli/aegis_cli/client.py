@@ -190,6 +190,17 @@ class Client:
                 return api.Events(tuple(items), max(page.seq, after))
             after = page.seq
 
+    async def nodes(self, names: tuple[str, ...] = ()) -> list[api_nodes.NodeInfo]:
+        """Nodes, all or the named ones: all pages."""
+        items: list[api_nodes.NodeInfo] = []
+        request = api_nodes.NodesQuery(names)
+        while True:
+            page = await self.query_nodes("nodes", request, api_nodes.NodesAnswer)
+            items += page.nodes
+            if not page.more or not page.nodes:
+                return items
+            request = msgspec.structs.replace(request, after=page.nodes[-1].node)
+
     async def pending(self, job: str) -> api_nodes.JobPending | None:
         """Why a job still waits for nodes; None when it does not."""
         answer = await self.query_nodes("pending", api_nodes.PendingQuery(job=job), api_nodes.PendingAnswer)

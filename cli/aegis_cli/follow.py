@@ -15,7 +15,6 @@ from typing import Protocol
 
 from aegis_bus.errors import BusError
 from aegis_proto.api import JobDetail, JobRequest
-from aegis_proto.api_nodes import NodesAnswer, NodesQuery
 from aegis_proto.messages import JobEvent
 from aegis_proto.phases import Phase
 from rich.console import Console
@@ -178,10 +177,10 @@ class Follower:
             while not hurry.is_set() and loop.time() < deadline:
                 self._drain()
                 try:
-                    answer = await self.client.query_nodes("nodes", NodesQuery(), NodesAnswer)
+                    nodes = await self.client.nodes()
                 except (BusError, CliError):
                     return
-                if not any(slot.job == self.job and slot.state == "running" for node in answer.nodes for slot in node.slots):
+                if not any(slot.job == self.job and slot.state == "running" for node in nodes for slot in node.slots):
                     return
                 try:
                     await asyncio.wait_for(hurry.wait(), ASK_EVERY)

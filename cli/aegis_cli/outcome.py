@@ -16,6 +16,8 @@ from aegis_cli.errors import CliError
 
 USER_CODE = (LostReason.ERROR, LostReason.SIGNAL, LostReason.HUNG)
 """Causes of counted failures that another machine would not help against."""
+SENT = (129, 130, 137, 143)
+"""Exit codes of signals that a process does not give itself (HUP, INT, KILL, TERM): somebody, or the kernel short of memory, sent them."""
 
 
 def counted(detail: JobDetail) -> list[tuple[str, str]]:
@@ -38,7 +40,9 @@ def exit_code(detail: JobDetail, interrupted: bool = False) -> int:
     if job.maxRetry == 0 and own:
         return own
     causes = [cause for cause, _ in counted(detail)] or [job.lastReason]
-    return codes.DO_NOT_REQUEUE if causes and causes[-1] in USER_CODE else codes.REQUEUE
+    if causes[-1] == LostReason.SIGNAL and own in SENT:
+        return codes.REQUEUE
+    return codes.DO_NOT_REQUEUE if causes[-1] in USER_CODE else codes.REQUEUE
 
 
 def problem(detail: JobDetail, interrupted: bool = False) -> CliError | None:

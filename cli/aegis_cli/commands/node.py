@@ -8,7 +8,7 @@ from typing import Annotated
 
 import msgspec
 import typer
-from aegis_proto.api_nodes import NodeInfo, NodeLostAnswer, NodeLostRequest, NodesAnswer, NodesQuery, TaintAnswer, TaintRequest
+from aegis_proto.api_nodes import NodeInfo, NodeLostAnswer, NodeLostRequest, TaintAnswer, TaintRequest
 from aegis_proto.job import duration
 
 from aegis_cli.client import Client
@@ -62,8 +62,7 @@ Nodes = Annotated[list[str], typer.Argument(metavar="NODE...", help="Node ids.")
 
 
 async def _ask(client: Client, names: tuple[str, ...] = ()) -> list[NodeInfo]:
-    answer = await client.query_nodes("nodes", NodesQuery(names), NodesAnswer)
-    return sorted(answer.nodes, key=lambda node: (len(node.node), node.node))
+    return sorted(await client.nodes(names), key=lambda node: (len(node.node), node.node))
 
 
 def register(app: typer.Typer) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 from aegis_bus.errors import BusError
-from aegis_proto import api, api_nodes
+from aegis_proto import api
 
 from aegis_cli.client import Client
 from aegis_cli.client import run as run_async
@@ -129,12 +129,12 @@ async def _answers(env: Env, target: Target) -> list[Part]:
                 note = f"{jobs}; store {said.storeUsed:.0%}" + (f"; {said.unowned} without owner" if said.unowned else "")
                 rows.append(Part("masters", "up", said.version, ", ".join(replica.replica for replica in said.replicas), note))
             try:
-                nodes = await client.query_nodes("nodes", api_nodes.NodesQuery(), api_nodes.NodesAnswer)
+                nodes = await client.nodes()
             except CliError as error:
                 rows.append(Part("nodes", "down", note=error.message))
             else:
-                good = sum(node.health == "ok" for node in nodes.nodes)
-                rows.append(Part("nodes", "up", note=f"{good} of {len(nodes.nodes)} can take work"))
+                good = sum(node.health == "ok" for node in nodes)
+                rows.append(Part("nodes", "up", note=f"{good} of {len(nodes)} can take work"))
     except (CliError, BusError) as error:
         rows.append(Part("bus", "down", address=", ".join(target.servers), note=str(error)))
     return rows

@@ -309,6 +309,9 @@ class Cache:
             log.warning("job %s cannot be read yet: %s", name, error)
             self._stale[name] = None
             return False
+        except Exception:
+            log.exception("job %s is left alone", name)
+            return True
         if loaded is not None:
             self._jobs[name] = Job(loaded.state.head, tuple(loaded.state.pods()), loaded.state.spec, loaded.seq)
         return True

@@ -13,7 +13,7 @@ from aegis_bus.natsserver import NatsServer
 from aegis_cli.client import Client
 from aegis_cli.context import Target
 from aegis_cli.errors import CliError
-from aegis_proto import api
+from aegis_proto import api, api_nodes
 from aegis_proto.messages import decode, encode
 from cli_data import detail, event
 from harness.bus import MakeBus
@@ -71,6 +71,18 @@ async def test_a_job_is_found_by_its_name_on_whichever_page_it_is(nats_server: N
         assert (await client.job("wanted")).summary.job == "wanted-000008"
         with pytest.raises(CliError, match="no job"):
             await client.job("nowhere")
+
+
+async def test_the_nodes_are_all_nodes(nats_server: NatsServer, make_bus: MakeBus) -> None:
+    names = [f"n{number}" for number in range(10, 18)]
+
+    async def nodes(msg: Msg) -> None:
+        rest = [name for name in names if name > decode(api_nodes.NodesQuery, msg.data).after]
+        await msg.respond(encode(api_nodes.NodesAnswer(tuple(api_nodes.NodeInfo(name) for name in rest[:3]), len(names), len(rest) > 3)))
+
+    await (await make_bus()).subscribe("aegis.rpc.jobcontroller.query.nodes", nodes)
+    async with Client(Target("test", (nats_server.url,))) as client:
+        assert [node.node for node in await client.nodes()] == names
 
 
 async def test_the_events_of_a_job_are_all_its_events(nats_server: NatsServer, make_bus: MakeBus) -> None:

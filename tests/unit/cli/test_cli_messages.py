@@ -57,6 +57,12 @@ def test_e112_warns_of_two_budgets() -> None:
     assert "--nproc-per-node 8" in err
 
 
+def test_a_node_is_not_declared_lost_without_a_reason() -> None:
+    status, err = refused("node", "lost", "n1", "-y")
+    assert status == codes.USAGE
+    assert "--reason" in err
+
+
 @pytest.mark.parametrize("words", [("run",), ("job", "submit")], ids=" ".join)
 def test_spares_are_refused_where_nothing_keeps_a_node_free(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AEGIS_BUS_SERVERS", "nats://127.0.0.1:1")

@@ -30,6 +30,8 @@ def failed(reason: str, cause: str = "error", exit_code: int | None = None, max_
         (failed("boot"), 75),
         (failed("budget", "killed", 137), 75),
         (failed("budget", "signal", 139), 76),
+        (failed("budget", "signal", 134), 76),
+        (failed("budget", "signal", 137), 75),
         (failed("budget", "gpuLost"), 75),
         (failed("budget", "error", 1), 76),
         (failed("budget", "hung"), 76),

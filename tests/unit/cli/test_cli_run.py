@@ -113,9 +113,10 @@ def test_the_callers_environment_and_folder_reach_a_local_job(aegis: Aegis) -> N
         (("--max-retry", "0", "sh", "-c", "exit 3"), 3, "E301 Failed: 1 fault, 0 allowed"),
         (("--max-retry", "1", "sh", "-c", "exit 3"), 76, "E301 Failed: 2 faults, 1 allowed (2 error"),
         (("--max-retry", "1", "sh", "-c", "kill -9 $$"), 75, "E301 Failed: 2 faults, 1 allowed (2 signal"),
+        (("--max-retry", "1", "sh", "-c", "kill -SEGV $$"), 76, "E301 Failed: 2 faults, 1 allowed (2 signal"),
         (("pyhton", "train.py"), 127, '"pyhton" not found in PATH (exit 127). Not counted, not retried. Did you mean python'),
     ],
-    ids=["own-code", "your-code", "infrastructure", "not-found"],
+    ids=["own-code", "your-code", "infrastructure", "your-crash", "not-found"],
 )
 def test_exit_codes_of_a_run_that_fails(aegis: Aegis, words: tuple[str, ...], code: int, text: str) -> None:
     status, _, err = aegis("run", *words)
