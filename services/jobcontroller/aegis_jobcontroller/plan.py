@@ -150,17 +150,19 @@ def _adoptions(world: World) -> Iterator[Assign]:
 
 
 def _claims(world: World) -> Iterator[tuple[Node, SlotStatus, Job]]:
-    """What daemons say that runs, of attempts that no record is as new as, where such a word may count: nothing is on record, or the job asks
-    everybody what runs."""
+    """What daemons say that runs, of attempts that no record is as new as, where such a word may count: nothing is on record, the agent itself
+    has told the state that it runs there, or the job asks everybody what runs."""
     for node in sorted(world.nodes.values(), key=lambda n: natural(n.name)):
         for status in node.status.slots if node.status is not None and node.alive and not node.rebooted else ():
             job = world.jobs.get(status.job)
             if status.state != "running" or job is None or job.head.phase.terminal or job.head.uid != status.uid:
                 continue
-            placed = world.places.get((status.job, status.pod))
-            trusted = placed is None or (job.head.adopting and placed.place.attempt < status.attempt)
             index = pod_index(status.pod)
-            if trusted and index < len(job.pods) and status.attempt >= job.pods[index].attempt:
+            if index >= len(job.pods) or status.attempt < job.pods[index].attempt:
+                continue
+            placed, pod = world.places.get((status.job, status.pod)), job.pods[index]
+            told = pod.present and pod.node == node.name and pod.attempt == status.attempt
+            if placed is None or (placed.place.attempt < status.attempt and (told or job.head.adopting)):
                 yield node, status, job
 
 

@@ -216,6 +216,13 @@ def test_an_older_record_of_a_worker_that_runs_is_replaced_and_not_stopped() -> 
     assert plan(make_world([job], [node], [at(job, 0, "n2", 1, seq=9)])) == [Assign("job-a", "w0", 2, "n2", "0", 9, 8)]
 
 
+def test_a_worker_whose_agent_has_told_the_state_where_it_runs_is_recorded_there() -> None:
+    """Also when all have answered, and the job asks no more, before this replica looked."""
+    job = make_job("job-a", 1, {0: dict(attempt=2, boot="b", node="n2")}, **RUNS)
+    nodes = [make_node(name, 1, {"0": told(job, 0, "running", 2)}) for name in ("n1", "n2")]
+    assert plan(make_world([job], nodes, [at(job, 0, "n3", 1, seq=9)])) == [Assign("job-a", "w0", 2, "n2", "0", 9, 0)]
+
+
 @pytest.mark.parametrize("attempt", [1, 2, 999])
 @pytest.mark.parametrize("phase", [RUNS, dict(adopting=True, **RESTARTS)])
 def test_a_daemon_cannot_take_the_worker_of_another_node_by_its_word(attempt: int, phase: dict[str, Any]) -> None:
