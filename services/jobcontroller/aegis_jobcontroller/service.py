@@ -98,7 +98,13 @@ class Controller:
                 # Whatever it is: a service that ends places nobody and tells nothing.
                 known = isinstance(error, BusError)
                 metrics.FAILED.labels(work.__name__.strip("_"), "bus" if known else "fault").inc()
-                log.log(logging.WARNING if known else logging.ERROR, "not finished, done again in %.1f s: %s", pause, error, exc_info=not known)
+                log.log(
+                    logging.WARNING if known else logging.ERROR,
+                    "not finished, done again in %.1f s: %s",
+                    pause,
+                    error,
+                    exc_info=None if known else error,
+                )
                 await asyncio.sleep(pause)
                 pause = PAUSE if known else min(PAUSE_MAX, 2 * pause)
                 changed.set()
