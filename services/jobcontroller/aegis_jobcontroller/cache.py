@@ -66,6 +66,7 @@ class Cache:
         self._jobs: dict[str, Job] = {}
         self._ended: dict[str, float] = {}
         self._stale: dict[str, None] = {}  # jobs to load, in order
+        self._left: set[str] = set()  # jobs that could not be read; tried again with the next reading of all heads
         self._load = asyncio.Event()
         self._reread = asyncio.Event()
         self._beats: dict[str, float] = {}
@@ -271,6 +272,10 @@ class Cache:
                 # Forgotten by the store (7 days after its end). What a view brought while this was read is newer than the reading, and stays.
                 for memory in (self._heads, self._jobs, self._ended, self._stale):
                     memory.pop(job, None)
+            if left := self._left & self._heads.keys():
+                self._stale |= dict.fromkeys(left)
+                self._load.set()
+            self._left.clear()
             self._read_once.add("heads")
             self._touch()
             try:
@@ -304,6 +309,7 @@ class Cache:
         except Unreadable as error:
             metrics.UNREADABLE.labels("Job").inc()
             log.warning("job %s is left alone: %s", name, error)
+            self._left.add(name)
             return True
         except BusError as error:
             log.warning("job %s cannot be read yet: %s", name, error)
@@ -311,6 +317,7 @@ class Cache:
             return False
         except Exception:
             log.exception("job %s is left alone", name)
+            self._left.add(name)
             return True
         if loaded is not None:
             self._jobs[name] = Job(loaded.state.head, tuple(loaded.state.pods()), loaded.state.spec, loaded.seq)

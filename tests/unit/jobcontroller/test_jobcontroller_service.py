@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 from aegis_bus.config import Config
 from aegis_bus.connection import Bus, Msg, Subscription
-from aegis_bus.errors import BusError
+from aegis_bus.errors import BusError, Unreadable
 from aegis_bus.identity import Identity
 from aegis_bus.jobstore import JobStore, Loaded
 from aegis_bus.natsserver import NatsServer
@@ -585,6 +585,28 @@ async def test_a_job_that_a_view_brings_while_all_heads_are_read_is_not_forgotte
     controller.cache.could_not_hear()
     await asyncio.wait_for(done.wait(), WAIT)
     await stage.node("n1")
+    await stage.placed("job-a")
+
+
+async def test_a_job_that_could_not_be_read_once_is_read_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of an answer may be lost: that looks like a state that is not whole."""
+    await stage.node("n1")
+    controller = await stage.controller()
+    await until(lambda: controller.cache.ready, WAIT)
+    store, tries = controller.cache._store, []
+    load = store.load
+
+    async def torn(job: str) -> Loaded | None:
+        tries.append(job)
+        if len(tries) == 1:
+            raise Unreadable(f"job {job}: the specification is not there")
+        return await load(job)
+
+    monkeypatch.setattr(store, "load", torn)
+    await stage.job("job-a", 1)
+    await until(lambda: tries, WAIT)
+    assert await stage.place("job-a") is None
+    controller.cache.could_not_hear()
     await stage.placed("job-a")
 
 
