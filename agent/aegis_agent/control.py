@@ -89,7 +89,7 @@ class ControlSocket:
     def _answer(self, line: bytes) -> Answer:
         try:
             request = msgspec.json.decode(line, type=Request)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             return {"ok": False, "error": f"not a request: {error}"}
         if request.verb not in VERBS:
             return {"ok": False, "error": f"the training may not {request.verb!r}; it may {', '.join(VERBS)}"}

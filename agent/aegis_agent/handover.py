@@ -182,12 +182,12 @@ def read_exit(state_dir: Path) -> Exit | None:
     """The end of the worker that used `state_dir`, or None while there is none."""
     try:
         return msgspec.json.decode((state_dir / EXIT_FILE).read_bytes(), type=Exit)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError):
         return None
 
 
 def read_status(state_dir: Path) -> Status | None:
     try:
         return msgspec.json.decode((state_dir / STATUS_FILE).read_bytes(), type=Status)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError):
         return None

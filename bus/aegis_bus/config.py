@@ -233,7 +233,11 @@ def load(
 ) -> Config:
     """The configuration of this process. `flags`: {"job.maxRetry": 5} from the command line (None values are skipped). ConfigError (E130)."""
     env = os.environ if env is None else env
-    cwd = Path.cwd() if cwd is None else cwd
+    if cwd is None:
+        try:
+            cwd = Path.cwd()
+        except FileNotFoundError:  # removed under us: no file is found there
+            cwd = Path("/nonexistent")
     home = Path(env.get("HOME", "/nonexistent")) if home is None else home
     named = config_file or env.get("AEGIS_CONFIG") or None
     files: list[tuple[Path, str, bool]] = [

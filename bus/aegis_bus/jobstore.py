@@ -187,7 +187,7 @@ def decode_head(job: str, data: bytes) -> Head:
     """A head; `Unreadable` when it is of a higher version or no head at all."""
     try:
         version = msgspec.json.decode(_version_decoder.decode(data).get("v", b"0"), type=int)
-    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise errors.Unreadable(f"job {job}: its state is not readable: {error}") from None
     if version > WIRE_VERSION:
         raise errors.Unreadable(
@@ -209,5 +209,5 @@ def _decode_shard(job: str, k: int, item: Stored | None) -> tuple[Pod, ...]:
         raise errors.Unreadable(f"job {job}: shard {k} ({subjects.job_pods(job, k)}) is missing")
     try:
         return _shard_decoder.decode(item.data)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise errors.Unreadable(f"job {job}: shard {k} is not readable: {error}") from None

@@ -98,6 +98,9 @@ def validate(spec: JobSpec) -> list[Problem]:
         bad("E116", "command", "command is empty: give the command line that one worker runs, for example: python train.py")
     if any("\0" in text for text in (*spec.command, spec.cwd, spec.checkpointDir, *spec.env, *spec.env.values())):
         bad("E116", "command", "command, cwd and env must not contain NUL characters")
+    texts = (*spec.command, spec.cwd, spec.checkpointDir, *spec.env, *spec.env.values(), *spec.labels, *spec.labels.values())
+    if broken := next((text for text in texts if not _is_utf8(text)), None):
+        bad("E116", "command", f"{ascii(broken)[:80]} is not UTF-8: command, cwd, env and labels are texts")
     for key in spec.env:
         if _ENV.match(key) is None:
             bad("E116", "env", f'env "{key}": a variable name is letters, digits and _, not beginning with a digit')
@@ -125,8 +128,23 @@ def validate(spec: JobSpec) -> list[Problem]:
             f"Set it to 0, or drop {launcher} and use --nproc-per-node {max(1, spec.nprocPerNode)}",
         )
     if not problems and (size := len(msgspec.json.encode(spec))) > MAX_SPEC_BYTES:
-        bad("E116", "env", f"the specification has {size} bytes, at most {MAX_SPEC_BYTES}: put large values into files the workers can read")
+        do = f"put large values into files the workers can read{_largest(spec.env)}"
+        bad("E116", "env", f"the specification has {size} bytes, at most {MAX_SPEC_BYTES}: {do}")
     return problems
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _largest(env: Mapping[str, str]) -> str:
+    """The variables that make a specification large, for its error message."""
+    large = sorted(((len(value), key) for key, value in env.items() if len(value) > 1024), reverse=True)[:3]
+    return f" (env: {', '.join(f'{key} {size}' for size, key in large)})" if large else ""
 
 
 def _number(value: float) -> str:

@@ -68,6 +68,8 @@ class SlotKeeper:
         self._swept = ("", "")
         """Pod whose processes this daemon has verified gone, at the end of its last attempt in this slot."""
         self._process: subprocess.Popen[bytes] | None = None
+        self._code: int | None = None
+        """Exit code of the agent that was collected last: a disk that is full may refuse to take it down at the first try."""
         self._pidfd = -1
         self._wake = asyncio.Event()
         self._tail = Tail(files.log)
@@ -174,6 +176,7 @@ class SlotKeeper:
         """Intent on disk, sweep of everything older, then the process."""
         crashpoint("daemon.before-intent")
         record = self.record = self.files.save(self._record_for(slot))
+        self._code = None
         sweep = Sweep(slot.uid, slot.pod, slot.attempt, str(self.files.slot_file))
         found = sweep()
         if sweep.highest > slot.attempt:
@@ -284,7 +287,9 @@ class SlotKeeper:
         """Exit code of our own child (negative: its signal), None for an adopted agent."""
         process, self._process = self._process, None
         self._unwatch()
-        return process.wait() if process is not None else None
+        if process is not None:
+            self._code = process.wait()
+        return self._code
 
     def _gone(self, record: Record, message: str, code: int | None = None, clean: bool = True) -> None:
         self.record = self._end(record, message, code, clean)

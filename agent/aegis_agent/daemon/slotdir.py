@@ -114,7 +114,7 @@ class SlotDir:
         """The record, None when there is none. A file that is not ours (version, damage) counts as none: the sweep before a start cleans up."""
         try:
             return msgspec.json.decode((self.path / "record.json").read_bytes(), type=Record)
-        except (FileNotFoundError, msgspec.MsgspecError):
+        except (FileNotFoundError, msgspec.MsgspecError, ValueError, RecursionError):
             return None
 
     def forget(self) -> None:
@@ -194,7 +194,7 @@ class SlotDir:
             with (self.path / name).open("rb") as file:
                 data = file.read(WORD_BYTES)
             word = msgspec.json.decode(data, type=Word)
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, msgspec.MsgspecError, ValueError, RecursionError):
             return Word()
         text = data.strip()[:LAST_WORD].decode(errors="replace")
         return msgspec.structs.replace(word, text=text, message=word.message[:MESSAGE], last=name == EXIT_FILE)

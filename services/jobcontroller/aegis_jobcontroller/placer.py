@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 from aegis_bus.connection import Bus
 from aegis_bus.crashpoint import crashpoint
-from aegis_bus.errors import BusError, Rejected, WrongLastSequence
+from aegis_bus.errors import BusError, Rejected, Unreachable, WrongLastSequence
 from aegis_proto import subjects
 from aegis_proto.api import RequestRefused, read_reply
 from aegis_proto.credapi import JoinReply, JoinRequest
@@ -53,6 +53,9 @@ class Placer:
                 last = max(last, await self._end(action))
         if assigns:
             tokens = await self._tokens(assigns, world)
+            # Only a first attempt can run without a token (as a plain job); a later one would wait for nothing, while its job stands still.
+            late = [assign for assign in assigns if assign.attempt > 1 and (assign.job, assign.pod) not in tokens]
+            assigns = [assign for assign in assigns if assign not in late]
             homes = {assign.job: assign.node for assign in assigns if assign.pod == "w0"}
             groups = self._groups([(assign, self._writes(assign, world, tokens, homes)) for assign in assigns])
             limit = asyncio.Semaphore(BATCHES)
@@ -66,6 +69,8 @@ class Placer:
                 if isinstance(result, BaseException):
                     raise result
                 last = max(last, result)
+            if late:
+                raise Unreachable(f"E101 {len(late)} replacements, first {late[0].job}/{late[0].pod}, wait for the credentials service")
         return last
 
     # --- endings -------------------------------------------------------------------------------------------------------------------
@@ -91,7 +96,7 @@ class Placer:
     # --- beginnings ------------------------------------------------------------------------------------------------------------------
 
     async def _tokens(self, assigns: list[Assign], world: World) -> dict[tuple[str, str], str]:
-        """Join tokens; "" where the service is away or refuses (the worker then waits, and goes plain if it is a first attempt)."""
+        """Join tokens; "" where the service is away or refuses (a first attempt then goes plain; later ones are placed when there is one)."""
         found: dict[tuple[str, str], str] = {}
         limit = asyncio.Semaphore(TOKENS)
         away = asyncio.Event()
@@ -109,7 +114,7 @@ class Placer:
                     log.warning("no join token for %s/%s attempt %d: %s", assign.job, assign.pod, assign.attempt, error)
                 except BusError as error:
                     away.set()
-                    log.warning("credentials are away, workers are placed without a join token: %s", error)
+                    log.warning("credentials are away, no join tokens: %s", error)
 
         await asyncio.gather(*map(ask, assigns))
         metrics.TOKENS_MISSING.inc(len(assigns) - len(found))

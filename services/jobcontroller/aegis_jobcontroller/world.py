@@ -69,7 +69,7 @@ class Job:
         """Seconds after its end until what still runs is told to stop by the platform: agents leave by themselves, plain ones hear nothing."""
         if self.head.mode is Mode.PLAIN:
             return 0.0
-        return 0.0 if self.head.failedReason is FailedReason.PLACING else self.spec.stopGrace + 10.0
+        return 0.0 if self.head.failedReason is FailedReason.PLACING else max(self.spec.stopGrace, self.head.order.grace or 0.0) + 10.0
 
 
 @dataclass(frozen=True, slots=True)

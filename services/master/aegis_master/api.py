@@ -34,7 +34,7 @@ from aegis_proto.api import (
     read_request,
 )
 from aegis_proto.ids import is_id, job_id
-from aegis_proto.job import MAX_RETRY, validate
+from aegis_proto.job import MAX_RETRY, RANGES, validate
 from aegis_proto.messages import Fact, encode
 from aegis_proto.phases import FactKind, Mode
 from aegis_proto.state import Head, Owner
@@ -46,6 +46,7 @@ from aegis_master.queries import Queries
 from aegis_master.settings import MasterSettings
 
 log = structlog.get_logger("aegis.master.api")
+MAX_GRACE = RANGES["stopGrace"][1]
 _UID = re.compile(r"[A-Za-z0-9-]{8,64}\Z")
 ANSWER_WITHIN = 20.0
 """Seconds: the right to answer lasts 30 s (`roles.RESPOND`)."""
@@ -190,6 +191,8 @@ class Api:
         head, seq = await self.find(namespace, request.job)
         if _UID.match(request.requestId) is None:
             raise RequestRefused("E107", "E107 requestId: 8 to 64 letters, digits and - (a UUID)", "update the command line")
+        if request.grace is not None and not 0 <= request.grace <= MAX_GRACE:
+            raise RequestRefused("E116", f"E116 grace {request.grace:g} s is out of range: 0 to {MAX_GRACE:g} s")
         if head.phase.terminal:
             raise RequestRefused(
                 "E105", f"E105 job {head.job} has ended ({head.phase.value}): it cannot {verb} any more", "submit it again: aegis job submit"

@@ -278,7 +278,7 @@ class JobOwner:
         before = batch.state
         try:
             after, effects = machine.step(before, event, at)
-        except AssertionError:
+        except Exception:
             # The machine is wrong about this one event. The state is as it was before it; the job goes on without it, and people are told.
             log.exception("event refused by the machine", job=self.job, kind=type(event).__name__)
             metrics.DROPPED.labels("machine").inc()

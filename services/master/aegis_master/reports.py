@@ -206,6 +206,9 @@ def pay(draft: Draft, when: str) -> None:
 def no_answer(draft: Draft) -> None:
     """The round deadline passed: who has not answered is taken as having reported Error."""
     silent = draft.where(lambda pod: not pod.finished and not pod.errored)
+    if not silent:
+        draft.drop("deadline")
+        return
     for i in silent:
         pod = draft.pod(i)
         draft.change(i, errored=True, reason=pod.reason if pod.toQuit else LostReason.NO_ANSWER.value)

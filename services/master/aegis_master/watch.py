@@ -59,7 +59,7 @@ class Watch:
         try:
             beat = _heartbeat.decode(msg.data)
             index = int(msg.subject[msg.subject.rindex(".") + 2 :])
-        except (msgspec.MsgspecError, ValueError):
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             _BAD.inc()
             return
         step = beat.step if beat.incarnation == self._incarnation else -1
