@@ -163,16 +163,17 @@ macro B4_loseElsewhere(w, refill, prem, early) begin   \* a pod is lost outside 
 end macro;
 
 macro B2_answered(f, e, x) begin         \* an answer is in: nothing, or the end of the round
-  if \E v \in Workers : ~f[v] /\ ~e[v] then finished := f; errored := e; failed := x;
-  elsif phase = "RunCommand" then        \* all Finish
-    finished := f; phase := "Succeed"; innerPhase := All("Succeed"); mark := All("");
-  elsif Common(toQuit, e, x) /\ massQuit > 0 then
-    finished := f; errored := e; failed := x; B7_close("boot");
-  elsif Common(toQuit, e, x) then
-    massQuit := 1; clear(); innerPhase := All(phase);                     \* the same round once more
-  elsif Wants(toQuit, e, x) # {} then
-    phase := "Restarting"; clear(); toQuit := OrderOut(toQuit, e, x);
-  else B8_run(present); end if;
+  with waits = \E v \in Workers : ~f[v] /\ ~e[v],
+       common = Common(toQuit, e, x), wants = Wants(toQuit, e, x), out = OrderOut(toQuit, e, x) do
+    if waits \/ (common /\ massQuit > 0) then
+      finished := f; errored := e; failed := x;
+      if ~waits then B7_close("boot"); end if;
+    elsif common then
+      massQuit := 1; clear(); innerPhase := All(phase);                   \* the same round once more
+    elsif wants # {} then
+      phase := "Restarting"; clear(); toQuit := out;
+    else B8_run(present); end if;
+  end with;
 end macro;
 
 process B1_Create = "create"
@@ -186,7 +187,7 @@ begin
 FinishL: while TRUE do
     await Managed /\ phase = "RunCommand" /\ present[self[2]] /\ ~finished[self[2]] /\ mark[self[2]] # "hang";
     with w = self[2], f = [finished EXCEPT ![w] = TRUE] do
-      mark[w] := ""; 
+      mark[w] := "";
       if \A v \in Workers : f[v] then finished := f; phase := "Succeed"; innerPhase := All("Succeed"); else finished := f; end if;
     end with;
   end while;
@@ -197,7 +198,7 @@ begin
 FinishHungL: while TRUE do
     await Managed /\ phase = "RunCommand" /\ present[self[2]] /\ ~finished[self[2]] /\ mark[self[2]] = "hang";
     with w = self[2], f = [finished EXCEPT ![w] = TRUE] do
-      mark[w] := ""; 
+      mark[w] := "";
       if \A v \in Workers : f[v] then finished := f; phase := "Succeed"; innerPhase := All("Succeed"); else finished := f; end if;
     end with;
   end while;
@@ -615,250 +616,212 @@ Checked(self) == /\ phase \in Checks /\ self[2] \notin Answered /\ toQuit[self[2
                       \E r \in {""} \cup (IF On("check") THEN {"bad","noted"} ELSE {}):
                         LET f == [finished EXCEPT ![w] = TRUE] IN
                           LET x == [failed EXCEPT ![w] = r] IN
-                            IF \E v \in Workers : ~f[v] /\ ~errored[v]
-                               THEN /\ finished' = f
-                                    /\ errored' = errored
-                                    /\ failed' = x
-                                    /\ UNCHANGED << phase, shouldQuit, 
-                                                    failedReason, started, 
-                                                    booted, counted, holder, 
-                                                    evidence, moved, massQuit, 
-                                                    suspended, adopting, runs, 
-                                                    heard, innerPhase, present, 
-                                                    retries, uncounted, toQuit, 
-                                                    mark >>
-                               ELSE /\ IF phase = "RunCommand"
-                                          THEN /\ finished' = f
-                                               /\ phase' = "Succeed"
-                                               /\ innerPhase' = All("Succeed")
-                                               /\ mark' = All("")
-                                               /\ UNCHANGED << shouldQuit, 
-                                                               failedReason, 
-                                                               started, booted, 
-                                                               counted, holder, 
-                                                               evidence, moved, 
-                                                               massQuit, 
-                                                               suspended, 
-                                                               adopting, runs, 
-                                                               heard, present, 
-                                                               errored, failed, 
-                                                               retries, 
-                                                               uncounted, 
-                                                               toQuit >>
-                                          ELSE /\ IF Common(toQuit, errored, x) /\ massQuit > 0
-                                                     THEN /\ finished' = f
-                                                          /\ errored' = errored
-                                                          /\ failed' = x
-                                                          /\ phase' = "Failed"
-                                                          /\ innerPhase' = All("Failed")
-                                                          /\ failedReason' = "boot"
-                                                          /\ shouldQuit' = TRUE
-                                                          /\ toQuit' = None
-                                                          /\ mark' = All("")
-                                                          /\ suspended' = FALSE
-                                                          /\ adopting' = FALSE
-                                                          /\ runs' = "none"
-                                                          /\ heard' = "none"
-                                                          /\ UNCHANGED << started, 
-                                                                          booted, 
-                                                                          counted, 
-                                                                          holder, 
-                                                                          evidence, 
-                                                                          moved, 
-                                                                          massQuit, 
-                                                                          present, 
-                                                                          retries, 
-                                                                          uncounted >>
-                                                     ELSE /\ IF Common(toQuit, errored, x)
-                                                                THEN /\ massQuit' = 1
-                                                                     /\ finished' = All(FALSE)
-                                                                     /\ errored' = All(FALSE)
-                                                                     /\ failed' = All("")
-                                                                     /\ mark' = All("")
-                                                                     /\ innerPhase' = All(phase)
-                                                                     /\ UNCHANGED << phase, 
-                                                                                     started, 
-                                                                                     booted, 
-                                                                                     counted, 
-                                                                                     holder, 
-                                                                                     evidence, 
-                                                                                     moved, 
-                                                                                     adopting, 
-                                                                                     runs, 
-                                                                                     heard, 
-                                                                                     present, 
-                                                                                     retries, 
-                                                                                     uncounted, 
-                                                                                     toQuit >>
-                                                                ELSE /\ IF Wants(toQuit, errored, x) # {}
-                                                                           THEN /\ phase' = "Restarting"
-                                                                                /\ finished' = All(FALSE)
-                                                                                /\ errored' = All(FALSE)
-                                                                                /\ failed' = All("")
-                                                                                /\ mark' = All("")
-                                                                                /\ toQuit' = OrderOut(toQuit, errored', x)
-                                                                                /\ UNCHANGED << started, 
-                                                                                                booted, 
-                                                                                                counted, 
-                                                                                                holder, 
-                                                                                                evidence, 
-                                                                                                moved, 
-                                                                                                massQuit, 
-                                                                                                adopting, 
-                                                                                                runs, 
-                                                                                                heard, 
-                                                                                                innerPhase, 
-                                                                                                present, 
-                                                                                                retries, 
-                                                                                                uncounted >>
-                                                                           ELSE /\ phase' = "RunCommand"
-                                                                                /\ innerPhase' = All("RunCommand")
-                                                                                /\ present' = present
-                                                                                /\ toQuit' = None
-                                                                                /\ finished' = All(FALSE)
-                                                                                /\ errored' = All(FALSE)
-                                                                                /\ failed' = All("")
-                                                                                /\ mark' = All("")
-                                                                                /\ retries' = All(recoverCount)
-                                                                                /\ uncounted' = All(0)
-                                                                                /\ started' = TRUE
-                                                                                /\ booted' = TRUE
-                                                                                /\ massQuit' = 0
-                                                                                /\ counted' = FALSE
-                                                                                /\ holder' = "none"
-                                                                                /\ evidence' = 0
-                                                                                /\ moved' = FALSE
-                                                                                /\ adopting' = FALSE
-                                                                                /\ runs' = "none"
-                                                                                /\ heard' = "none"
-                                                          /\ UNCHANGED << shouldQuit, 
-                                                                          failedReason, 
-                                                                          suspended >>
+                            LET waits == \E v \in Workers : ~f[v] /\ ~errored[v] IN
+                              LET common == Common(toQuit, errored, x) IN
+                                LET wants == Wants(toQuit, errored, x) IN
+                                  LET out == OrderOut(toQuit, errored, x) IN
+                                    IF waits \/ (common /\ massQuit > 0)
+                                       THEN /\ finished' = f
+                                            /\ errored' = errored
+                                            /\ failed' = x
+                                            /\ IF ~waits
+                                                  THEN /\ phase' = "Failed"
+                                                       /\ innerPhase' = All("Failed")
+                                                       /\ failedReason' = "boot"
+                                                       /\ shouldQuit' = TRUE
+                                                       /\ toQuit' = None
+                                                       /\ mark' = All("")
+                                                       /\ suspended' = FALSE
+                                                       /\ adopting' = FALSE
+                                                       /\ runs' = "none"
+                                                       /\ heard' = "none"
+                                                  ELSE /\ TRUE
+                                                       /\ UNCHANGED << phase, 
+                                                                       shouldQuit, 
+                                                                       failedReason, 
+                                                                       suspended, 
+                                                                       adopting, 
+                                                                       runs, 
+                                                                       heard, 
+                                                                       innerPhase, 
+                                                                       toQuit, 
+                                                                       mark >>
+                                            /\ UNCHANGED << started, booted, 
+                                                            counted, holder, 
+                                                            evidence, moved, 
+                                                            massQuit, present, 
+                                                            retries, uncounted >>
+                                       ELSE /\ IF common
+                                                  THEN /\ massQuit' = 1
+                                                       /\ finished' = All(FALSE)
+                                                       /\ errored' = All(FALSE)
+                                                       /\ failed' = All("")
+                                                       /\ mark' = All("")
+                                                       /\ innerPhase' = All(phase)
+                                                       /\ UNCHANGED << phase, 
+                                                                       started, 
+                                                                       booted, 
+                                                                       counted, 
+                                                                       holder, 
+                                                                       evidence, 
+                                                                       moved, 
+                                                                       adopting, 
+                                                                       runs, 
+                                                                       heard, 
+                                                                       present, 
+                                                                       retries, 
+                                                                       uncounted, 
+                                                                       toQuit >>
+                                                  ELSE /\ IF wants # {}
+                                                             THEN /\ phase' = "Restarting"
+                                                                  /\ finished' = All(FALSE)
+                                                                  /\ errored' = All(FALSE)
+                                                                  /\ failed' = All("")
+                                                                  /\ mark' = All("")
+                                                                  /\ toQuit' = out
+                                                                  /\ UNCHANGED << started, 
+                                                                                  booted, 
+                                                                                  counted, 
+                                                                                  holder, 
+                                                                                  evidence, 
+                                                                                  moved, 
+                                                                                  massQuit, 
+                                                                                  adopting, 
+                                                                                  runs, 
+                                                                                  heard, 
+                                                                                  innerPhase, 
+                                                                                  present, 
+                                                                                  retries, 
+                                                                                  uncounted >>
+                                                             ELSE /\ phase' = "RunCommand"
+                                                                  /\ innerPhase' = All("RunCommand")
+                                                                  /\ present' = present
+                                                                  /\ toQuit' = None
+                                                                  /\ finished' = All(FALSE)
+                                                                  /\ errored' = All(FALSE)
+                                                                  /\ failed' = All("")
+                                                                  /\ mark' = All("")
+                                                                  /\ retries' = All(recoverCount)
+                                                                  /\ uncounted' = All(0)
+                                                                  /\ started' = TRUE
+                                                                  /\ booted' = TRUE
+                                                                  /\ massQuit' = 0
+                                                                  /\ counted' = FALSE
+                                                                  /\ holder' = "none"
+                                                                  /\ evidence' = 0
+                                                                  /\ moved' = FALSE
+                                                                  /\ adopting' = FALSE
+                                                                  /\ runs' = "none"
+                                                                  /\ heard' = "none"
+                                            /\ UNCHANGED << shouldQuit, 
+                                                            failedReason, 
+                                                            suspended >>
                  /\ UNCHANGED << mode, recoverCount, failures, portRetries, 
                                  placed, suspect, noise, ended >>
 
 Undiagnosed(self) == /\ phase \in Checks /\ self[2] \notin Answered /\ toQuit[self[2]] = "no"
                      /\ LET w == self[2] IN
                           LET e == [errored EXCEPT ![w] = TRUE] IN
-                            IF \E v \in Workers : ~finished[v] /\ ~e[v]
-                               THEN /\ finished' = finished
-                                    /\ errored' = e
-                                    /\ failed' = failed
-                                    /\ UNCHANGED << phase, shouldQuit, 
-                                                    failedReason, started, 
-                                                    booted, counted, holder, 
-                                                    evidence, moved, massQuit, 
-                                                    suspended, adopting, runs, 
-                                                    heard, innerPhase, present, 
-                                                    retries, uncounted, toQuit, 
-                                                    mark >>
-                               ELSE /\ IF phase = "RunCommand"
-                                          THEN /\ finished' = finished
-                                               /\ phase' = "Succeed"
-                                               /\ innerPhase' = All("Succeed")
-                                               /\ mark' = All("")
-                                               /\ UNCHANGED << shouldQuit, 
-                                                               failedReason, 
-                                                               started, booted, 
-                                                               counted, holder, 
-                                                               evidence, moved, 
-                                                               massQuit, 
-                                                               suspended, 
-                                                               adopting, runs, 
-                                                               heard, present, 
-                                                               errored, failed, 
-                                                               retries, 
-                                                               uncounted, 
-                                                               toQuit >>
-                                          ELSE /\ IF Common(toQuit, e, failed) /\ massQuit > 0
-                                                     THEN /\ finished' = finished
-                                                          /\ errored' = e
-                                                          /\ failed' = failed
-                                                          /\ phase' = "Failed"
-                                                          /\ innerPhase' = All("Failed")
-                                                          /\ failedReason' = "boot"
-                                                          /\ shouldQuit' = TRUE
-                                                          /\ toQuit' = None
-                                                          /\ mark' = All("")
-                                                          /\ suspended' = FALSE
-                                                          /\ adopting' = FALSE
-                                                          /\ runs' = "none"
-                                                          /\ heard' = "none"
-                                                          /\ UNCHANGED << started, 
-                                                                          booted, 
-                                                                          counted, 
-                                                                          holder, 
-                                                                          evidence, 
-                                                                          moved, 
-                                                                          massQuit, 
-                                                                          present, 
-                                                                          retries, 
-                                                                          uncounted >>
-                                                     ELSE /\ IF Common(toQuit, e, failed)
-                                                                THEN /\ massQuit' = 1
-                                                                     /\ finished' = All(FALSE)
-                                                                     /\ errored' = All(FALSE)
-                                                                     /\ failed' = All("")
-                                                                     /\ mark' = All("")
-                                                                     /\ innerPhase' = All(phase)
-                                                                     /\ UNCHANGED << phase, 
-                                                                                     started, 
-                                                                                     booted, 
-                                                                                     counted, 
-                                                                                     holder, 
-                                                                                     evidence, 
-                                                                                     moved, 
-                                                                                     adopting, 
-                                                                                     runs, 
-                                                                                     heard, 
-                                                                                     present, 
-                                                                                     retries, 
-                                                                                     uncounted, 
-                                                                                     toQuit >>
-                                                                ELSE /\ IF Wants(toQuit, e, failed) # {}
-                                                                           THEN /\ phase' = "Restarting"
-                                                                                /\ finished' = All(FALSE)
-                                                                                /\ errored' = All(FALSE)
-                                                                                /\ failed' = All("")
-                                                                                /\ mark' = All("")
-                                                                                /\ toQuit' = OrderOut(toQuit, e, failed')
-                                                                                /\ UNCHANGED << started, 
-                                                                                                booted, 
-                                                                                                counted, 
-                                                                                                holder, 
-                                                                                                evidence, 
-                                                                                                moved, 
-                                                                                                massQuit, 
-                                                                                                adopting, 
-                                                                                                runs, 
-                                                                                                heard, 
-                                                                                                innerPhase, 
-                                                                                                present, 
-                                                                                                retries, 
-                                                                                                uncounted >>
-                                                                           ELSE /\ phase' = "RunCommand"
-                                                                                /\ innerPhase' = All("RunCommand")
-                                                                                /\ present' = present
-                                                                                /\ toQuit' = None
-                                                                                /\ finished' = All(FALSE)
-                                                                                /\ errored' = All(FALSE)
-                                                                                /\ failed' = All("")
-                                                                                /\ mark' = All("")
-                                                                                /\ retries' = All(recoverCount)
-                                                                                /\ uncounted' = All(0)
-                                                                                /\ started' = TRUE
-                                                                                /\ booted' = TRUE
-                                                                                /\ massQuit' = 0
-                                                                                /\ counted' = FALSE
-                                                                                /\ holder' = "none"
-                                                                                /\ evidence' = 0
-                                                                                /\ moved' = FALSE
-                                                                                /\ adopting' = FALSE
-                                                                                /\ runs' = "none"
-                                                                                /\ heard' = "none"
-                                                          /\ UNCHANGED << shouldQuit, 
-                                                                          failedReason, 
-                                                                          suspended >>
+                            LET waits == \E v \in Workers : ~finished[v] /\ ~e[v] IN
+                              LET common == Common(toQuit, e, failed) IN
+                                LET wants == Wants(toQuit, e, failed) IN
+                                  LET out == OrderOut(toQuit, e, failed) IN
+                                    IF waits \/ (common /\ massQuit > 0)
+                                       THEN /\ finished' = finished
+                                            /\ errored' = e
+                                            /\ failed' = failed
+                                            /\ IF ~waits
+                                                  THEN /\ phase' = "Failed"
+                                                       /\ innerPhase' = All("Failed")
+                                                       /\ failedReason' = "boot"
+                                                       /\ shouldQuit' = TRUE
+                                                       /\ toQuit' = None
+                                                       /\ mark' = All("")
+                                                       /\ suspended' = FALSE
+                                                       /\ adopting' = FALSE
+                                                       /\ runs' = "none"
+                                                       /\ heard' = "none"
+                                                  ELSE /\ TRUE
+                                                       /\ UNCHANGED << phase, 
+                                                                       shouldQuit, 
+                                                                       failedReason, 
+                                                                       suspended, 
+                                                                       adopting, 
+                                                                       runs, 
+                                                                       heard, 
+                                                                       innerPhase, 
+                                                                       toQuit, 
+                                                                       mark >>
+                                            /\ UNCHANGED << started, booted, 
+                                                            counted, holder, 
+                                                            evidence, moved, 
+                                                            massQuit, present, 
+                                                            retries, uncounted >>
+                                       ELSE /\ IF common
+                                                  THEN /\ massQuit' = 1
+                                                       /\ finished' = All(FALSE)
+                                                       /\ errored' = All(FALSE)
+                                                       /\ failed' = All("")
+                                                       /\ mark' = All("")
+                                                       /\ innerPhase' = All(phase)
+                                                       /\ UNCHANGED << phase, 
+                                                                       started, 
+                                                                       booted, 
+                                                                       counted, 
+                                                                       holder, 
+                                                                       evidence, 
+                                                                       moved, 
+                                                                       adopting, 
+                                                                       runs, 
+                                                                       heard, 
+                                                                       present, 
+                                                                       retries, 
+                                                                       uncounted, 
+                                                                       toQuit >>
+                                                  ELSE /\ IF wants # {}
+                                                             THEN /\ phase' = "Restarting"
+                                                                  /\ finished' = All(FALSE)
+                                                                  /\ errored' = All(FALSE)
+                                                                  /\ failed' = All("")
+                                                                  /\ mark' = All("")
+                                                                  /\ toQuit' = out
+                                                                  /\ UNCHANGED << started, 
+                                                                                  booted, 
+                                                                                  counted, 
+                                                                                  holder, 
+                                                                                  evidence, 
+                                                                                  moved, 
+                                                                                  massQuit, 
+                                                                                  adopting, 
+                                                                                  runs, 
+                                                                                  heard, 
+                                                                                  innerPhase, 
+                                                                                  present, 
+                                                                                  retries, 
+                                                                                  uncounted >>
+                                                             ELSE /\ phase' = "RunCommand"
+                                                                  /\ innerPhase' = All("RunCommand")
+                                                                  /\ present' = present
+                                                                  /\ toQuit' = None
+                                                                  /\ finished' = All(FALSE)
+                                                                  /\ errored' = All(FALSE)
+                                                                  /\ failed' = All("")
+                                                                  /\ mark' = All("")
+                                                                  /\ retries' = All(recoverCount)
+                                                                  /\ uncounted' = All(0)
+                                                                  /\ started' = TRUE
+                                                                  /\ booted' = TRUE
+                                                                  /\ massQuit' = 0
+                                                                  /\ counted' = FALSE
+                                                                  /\ holder' = "none"
+                                                                  /\ evidence' = 0
+                                                                  /\ moved' = FALSE
+                                                                  /\ adopting' = FALSE
+                                                                  /\ runs' = "none"
+                                                                  /\ heard' = "none"
+                                            /\ UNCHANGED << shouldQuit, 
+                                                            failedReason, 
+                                                            suspended >>
                      /\ UNCHANGED << mode, recoverCount, failures, portRetries, 
                                      placed, suspect, noise, ended >>
 
@@ -1641,120 +1604,101 @@ PlacingDeadline == /\ Managed /\ Deadline = "placing"
 
 RoundDeadline == /\ Deadline = "round"
                  /\ LET e == [w \in Workers |-> errored[w] \/ ~finished[w]] IN
-                      IF \E v \in Workers : ~finished[v] /\ ~e[v]
-                         THEN /\ finished' = finished
-                              /\ errored' = e
-                              /\ failed' = failed
-                              /\ UNCHANGED << phase, shouldQuit, failedReason, 
-                                              started, booted, counted, holder, 
-                                              evidence, moved, massQuit, 
-                                              suspended, adopting, runs, heard, 
-                                              innerPhase, present, retries, 
-                                              uncounted, toQuit, mark >>
-                         ELSE /\ IF phase = "RunCommand"
-                                    THEN /\ finished' = finished
-                                         /\ phase' = "Succeed"
-                                         /\ innerPhase' = All("Succeed")
-                                         /\ mark' = All("")
-                                         /\ UNCHANGED << shouldQuit, 
-                                                         failedReason, started, 
-                                                         booted, counted, 
-                                                         holder, evidence, 
-                                                         moved, massQuit, 
-                                                         suspended, adopting, 
-                                                         runs, heard, present, 
-                                                         errored, failed, 
-                                                         retries, uncounted, 
-                                                         toQuit >>
-                                    ELSE /\ IF Common(toQuit, e, failed) /\ massQuit > 0
-                                               THEN /\ finished' = finished
-                                                    /\ errored' = e
-                                                    /\ failed' = failed
-                                                    /\ phase' = "Failed"
-                                                    /\ innerPhase' = All("Failed")
-                                                    /\ failedReason' = "boot"
-                                                    /\ shouldQuit' = TRUE
-                                                    /\ toQuit' = None
-                                                    /\ mark' = All("")
-                                                    /\ suspended' = FALSE
-                                                    /\ adopting' = FALSE
-                                                    /\ runs' = "none"
-                                                    /\ heard' = "none"
-                                                    /\ UNCHANGED << started, 
-                                                                    booted, 
-                                                                    counted, 
-                                                                    holder, 
-                                                                    evidence, 
-                                                                    moved, 
-                                                                    massQuit, 
-                                                                    present, 
-                                                                    retries, 
-                                                                    uncounted >>
-                                               ELSE /\ IF Common(toQuit, e, failed)
-                                                          THEN /\ massQuit' = 1
-                                                               /\ finished' = All(FALSE)
-                                                               /\ errored' = All(FALSE)
-                                                               /\ failed' = All("")
-                                                               /\ mark' = All("")
-                                                               /\ innerPhase' = All(phase)
-                                                               /\ UNCHANGED << phase, 
-                                                                               started, 
-                                                                               booted, 
-                                                                               counted, 
-                                                                               holder, 
-                                                                               evidence, 
-                                                                               moved, 
-                                                                               adopting, 
-                                                                               runs, 
-                                                                               heard, 
-                                                                               present, 
-                                                                               retries, 
-                                                                               uncounted, 
-                                                                               toQuit >>
-                                                          ELSE /\ IF Wants(toQuit, e, failed) # {}
-                                                                     THEN /\ phase' = "Restarting"
-                                                                          /\ finished' = All(FALSE)
-                                                                          /\ errored' = All(FALSE)
-                                                                          /\ failed' = All("")
-                                                                          /\ mark' = All("")
-                                                                          /\ toQuit' = OrderOut(toQuit, e, failed')
-                                                                          /\ UNCHANGED << started, 
-                                                                                          booted, 
-                                                                                          counted, 
-                                                                                          holder, 
-                                                                                          evidence, 
-                                                                                          moved, 
-                                                                                          massQuit, 
-                                                                                          adopting, 
-                                                                                          runs, 
-                                                                                          heard, 
-                                                                                          innerPhase, 
-                                                                                          present, 
-                                                                                          retries, 
-                                                                                          uncounted >>
-                                                                     ELSE /\ phase' = "RunCommand"
-                                                                          /\ innerPhase' = All("RunCommand")
-                                                                          /\ present' = present
-                                                                          /\ toQuit' = None
-                                                                          /\ finished' = All(FALSE)
-                                                                          /\ errored' = All(FALSE)
-                                                                          /\ failed' = All("")
-                                                                          /\ mark' = All("")
-                                                                          /\ retries' = All(recoverCount)
-                                                                          /\ uncounted' = All(0)
-                                                                          /\ started' = TRUE
-                                                                          /\ booted' = TRUE
-                                                                          /\ massQuit' = 0
-                                                                          /\ counted' = FALSE
-                                                                          /\ holder' = "none"
-                                                                          /\ evidence' = 0
-                                                                          /\ moved' = FALSE
-                                                                          /\ adopting' = FALSE
-                                                                          /\ runs' = "none"
-                                                                          /\ heard' = "none"
-                                                    /\ UNCHANGED << shouldQuit, 
-                                                                    failedReason, 
-                                                                    suspended >>
+                      LET waits == \E v \in Workers : ~finished[v] /\ ~e[v] IN
+                        LET common == Common(toQuit, e, failed) IN
+                          LET wants == Wants(toQuit, e, failed) IN
+                            LET out == OrderOut(toQuit, e, failed) IN
+                              IF waits \/ (common /\ massQuit > 0)
+                                 THEN /\ finished' = finished
+                                      /\ errored' = e
+                                      /\ failed' = failed
+                                      /\ IF ~waits
+                                            THEN /\ phase' = "Failed"
+                                                 /\ innerPhase' = All("Failed")
+                                                 /\ failedReason' = "boot"
+                                                 /\ shouldQuit' = TRUE
+                                                 /\ toQuit' = None
+                                                 /\ mark' = All("")
+                                                 /\ suspended' = FALSE
+                                                 /\ adopting' = FALSE
+                                                 /\ runs' = "none"
+                                                 /\ heard' = "none"
+                                            ELSE /\ TRUE
+                                                 /\ UNCHANGED << phase, 
+                                                                 shouldQuit, 
+                                                                 failedReason, 
+                                                                 suspended, 
+                                                                 adopting, 
+                                                                 runs, heard, 
+                                                                 innerPhase, 
+                                                                 toQuit, mark >>
+                                      /\ UNCHANGED << started, booted, counted, 
+                                                      holder, evidence, moved, 
+                                                      massQuit, present, 
+                                                      retries, uncounted >>
+                                 ELSE /\ IF common
+                                            THEN /\ massQuit' = 1
+                                                 /\ finished' = All(FALSE)
+                                                 /\ errored' = All(FALSE)
+                                                 /\ failed' = All("")
+                                                 /\ mark' = All("")
+                                                 /\ innerPhase' = All(phase)
+                                                 /\ UNCHANGED << phase, 
+                                                                 started, 
+                                                                 booted, 
+                                                                 counted, 
+                                                                 holder, 
+                                                                 evidence, 
+                                                                 moved, 
+                                                                 adopting, 
+                                                                 runs, heard, 
+                                                                 present, 
+                                                                 retries, 
+                                                                 uncounted, 
+                                                                 toQuit >>
+                                            ELSE /\ IF wants # {}
+                                                       THEN /\ phase' = "Restarting"
+                                                            /\ finished' = All(FALSE)
+                                                            /\ errored' = All(FALSE)
+                                                            /\ failed' = All("")
+                                                            /\ mark' = All("")
+                                                            /\ toQuit' = out
+                                                            /\ UNCHANGED << started, 
+                                                                            booted, 
+                                                                            counted, 
+                                                                            holder, 
+                                                                            evidence, 
+                                                                            moved, 
+                                                                            massQuit, 
+                                                                            adopting, 
+                                                                            runs, 
+                                                                            heard, 
+                                                                            innerPhase, 
+                                                                            present, 
+                                                                            retries, 
+                                                                            uncounted >>
+                                                       ELSE /\ phase' = "RunCommand"
+                                                            /\ innerPhase' = All("RunCommand")
+                                                            /\ present' = present
+                                                            /\ toQuit' = None
+                                                            /\ finished' = All(FALSE)
+                                                            /\ errored' = All(FALSE)
+                                                            /\ failed' = All("")
+                                                            /\ mark' = All("")
+                                                            /\ retries' = All(recoverCount)
+                                                            /\ uncounted' = All(0)
+                                                            /\ started' = TRUE
+                                                            /\ booted' = TRUE
+                                                            /\ massQuit' = 0
+                                                            /\ counted' = FALSE
+                                                            /\ holder' = "none"
+                                                            /\ evidence' = 0
+                                                            /\ moved' = FALSE
+                                                            /\ adopting' = FALSE
+                                                            /\ runs' = "none"
+                                                            /\ heard' = "none"
+                                      /\ UNCHANGED << shouldQuit, failedReason, 
+                                                      suspended >>
                  /\ UNCHANGED << mode, recoverCount, failures, portRetries, 
                                  placed, suspect, noise, ended >>
 
@@ -2113,6 +2057,9 @@ CountOnlyInRun    == [][failures' > failures => phase = "RunCommand" \/ mode' = 
 KeepRetries       == [][(phase # "RunCommand" /\ phase' # "RunCommand" /\ ~moved' /\ ~moved) => retries' = retries]_vars
 \* a run that is adopted was not touched: nothing was counted, nobody left
 AdoptedUntouched  == [][(adopting /\ phase' = "RunCommand" /\ mode' = "managed") => (failures' = failures /\ recoverCount' = recoverCount)]_vars
+\* whoever could not diagnose, or failed a check of its own, is ordered to leave
+FailedChecksLeave == [][(phase \in Checks /\ phase' = "Restarting" /\ present' = present /\ uncounted' = uncounted /\ retries' = retries)
+                          => (\E w \in Workers : toQuit'[w] # "no")]_vars
 \* silence alone stops nothing
 SuspectOnlyMarks  == [][(\E w \in Workers : suspect'[w] /\ ~suspect[w]) => phase' = phase /\ retries' = retries /\ present' = present]_vars
 \* ==== LIVENESS ========================================================================
