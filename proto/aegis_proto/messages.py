@@ -129,6 +129,7 @@ class Heartbeat(msgspec.Struct, frozen=True, omit_defaults=True):
     running: bool = False
     step: int = -1
     queued: int = 0  # reports not yet acknowledged by the bus
+    checkpoint: int = -1  # step of the last complete checkpoint, where the training told it
 
 
 class Fact(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -147,6 +148,8 @@ class Fact(msgspec.Struct, frozen=True, omit_defaults=True):
     grace: float | None = None
     settings: dict[str, str] = {}
     step: int = -1
+    clean: bool = True
+    """With `gone`: false = killed, but something would not die (D state): it never runs again, yet may hold GPUs and ports of its node."""
     v: int = WIRE_VERSION
 
 
@@ -219,7 +222,7 @@ class SlotStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
-    """NODES `aegis.node.<n>.status`: everything the daemon holds, sent whole on every change."""
+    """FLEET `aegis.node.<n>.status`: everything the daemon holds, sent whole on every change."""
 
     node: str
     boot: str
@@ -291,6 +294,15 @@ class JobEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str = ""
     messageZh: str = ""
     counted: bool = False
+    v: int = WIRE_VERSION
+
+
+class Era(msgspec.Struct, frozen=True, omit_defaults=True):
+    """CTL `aegis.era`: id of this state store. A new one means: the store was created or restored, sequences and incarnations may have gone back."""
+
+    era: str
+    at: int = 0  # ms
+    reason: str = ""  # created | restored
     v: int = WIRE_VERSION
 
 

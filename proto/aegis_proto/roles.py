@@ -1,7 +1,13 @@
-"""Rights, as data. One scoped signing key per role; a user JWT carries only tags (facts: rights of a tag are pasted unescaped, so tags are ids).
+"""Rights, as data. One scoped signing key per role; a user JWT carries only tags (the server pastes tags unescaped, so tags are ids).
 
-AEGIS is the account of the services and JetStream. Each job has an account without JetStream that reaches AEGIS by the imports below,
-with its own id pinned into every subject. FLEET is the account of the node daemons.
+Accounts (docs/security.md)
+  AEGIS    the services and JetStream
+  FLEET    the node daemons, tag `node`
+  PEOPLE   people and tools (reader, nsreader, user, operator), tag `namespace`
+  job-<j>  one per job, its agents, tags `job` and `pod`
+
+Only AEGIS has JetStream. Everybody else reaches it by imports, because a reply subject is not permission-checked: inside one account a
+request with `reply=aegis.job.<other>.state` makes the answer overwrite that state. Across an import the server rewrites the reply.
 """
 
 from __future__ import annotations
@@ -32,108 +38,133 @@ def _gets(stream: str) -> list[str]:
     return [f"$JS.API.DIRECT.GET.{stream}", f"$JS.API.DIRECT.GET.{stream}.>", f"$JS.API.STREAM.INFO.{stream}", f"$JS.API.STREAM.MSG.GET.{stream}"]
 
 
-ROLES: dict[str, dict[str, Any]] = {
+def _role(*lists: list[str]) -> list[str]:
+    """The union, in order, each once."""
+    return list(dict.fromkeys(entry for entries in lists for entry in entries))
+
+
+SERVICES: dict[str, dict[str, Any]] = {
     "credentials": dict(
-        pub_allow=["aegis.cred.*", "aegis.dlq.credentials.*", *_gets("CTL"), *_reads("CTL"), *_gets("NODES")],
-        sub_allow=[SELF, "aegis.rpc.credentials.>", "aegis.view.>"],
+        pub_allow=_role(["aegis.cred.*.*", "aegis.dlq.credentials.*.*"], _gets("CTL"), _reads("CTL")),
+        sub_allow=[SELF, "aegis.rpc.credentials.>", "aegis.view.job.*.state"],
         resp=RESPOND,
     ),
     "master": dict(
-        pub_allow=[
-            "aegis.job.*.state",
-            "aegis.job.*.pods.*",
-            "aegis.job.*.spec",
-            "aegis.lease.*",
-            "aegis.job.*.fact.*",
-            "aegis.job.*.event",
-            "aegis.node.*.taint",
-            "aegis.dlq.master.*",
-            *_gets("CTL"),
-            *_reads("CTL"),
-            *_reads("REPORTS"),
-            *_gets("REPORTS"),
-            *_reads("EVENTS"),
-            *_reads("STORY"),
-            *_gets("NODES"),
-        ],
+        pub_allow=_role(
+            [
+                "aegis.job.*.state",
+                "aegis.job.*.pods.*",
+                "aegis.job.*.spec",
+                "aegis.job.*.fact.*",
+                "aegis.job.*.event",
+                "aegis.job.*.progress",
+                "aegis.lease.*",
+                "aegis.dlq.master.*.*",
+            ],
+            _gets("CTL"),
+            _reads("CTL"),
+            _gets("REPORTS"),
+            _reads("REPORTS"),
+            _gets("NODES"),
+            _gets("FLEET"),
+            _gets("EVENTS"),
+            _reads("EVENTS"),
+            _gets("STORY"),
+            _reads("STORY"),
+            _reads("LOGS"),
+        ),
         sub_allow=[SELF, "aegis.job.*.hb.*", "aegis.rpc.master.>", "aegis.view.>"],
         resp=RESPOND,
     ),
     "jobcontroller": dict(
-        pub_allow=[
-            "aegis.place.*.*",
-            "aegis.node.*.slot.*",
-            "aegis.job.*.fact.*",
-            "aegis.lease.*",
-            "aegis.rpc.credentials.do.join.*",
-            "aegis.dlq.jobcontroller.*",
-            "aegis.node.*.taint",
-            *_gets("CTL"),
-            *_reads("CTL"),
-            *_gets("NODES"),
-            *_reads("NODES"),
-        ],
+        pub_allow=_role(
+            [
+                "aegis.place.*.*",
+                "aegis.node.*.slot.*",
+                "aegis.node.*.taint",
+                "aegis.job.*.fact.*",
+                "aegis.lease.*",
+                "aegis.rpc.credentials.do.join.*",
+                "aegis.dlq.jobcontroller.*.*",
+            ],
+            _gets("CTL"),
+            _reads("CTL"),
+            _gets("NODES"),
+            _reads("NODES"),
+            _gets("FLEET"),
+            _reads("FLEET"),
+        ),
         sub_allow=[SELF, "aegis.rpc.jobcontroller.>", "aegis.view.>", "aegis.node.*.hb"],
         resp=RESPOND,
     ),
     "lognexus": dict(
-        pub_allow=[
-            "aegis.verdict.lognexus.*.*",
-            "aegis.job.*.fact.*",
-            "aegis.dlq.lognexus.*",
-            *_reads("LOGS"),
-            *_reads("METRICS"),
-            *_reads("BLOBS"),
-            *_reads("EVENTS"),
-        ],
+        pub_allow=_role(
+            ["aegis.verdict.lognexus.*.*", "aegis.job.*.fact.*", "aegis.dlq.lognexus.*.*"],
+            _reads("LOGS"),
+            _reads("METRICS"),
+            _reads("BLOBS"),
+            _gets("EVENTS"),
+            _reads("EVENTS"),
+        ),
         sub_allow=[SELF, "aegis.rpc.lognexus.>", "aegis.view.>"],
         resp=RESPOND,
     ),
     "lemon": dict(
-        pub_allow=[
-            "aegis.verdict.lemon.*.*",
-            "aegis.node.*.taint",
-            "aegis.dlq.lemon.*",
-            *_reads("METRICS"),
-            *_reads("EVENTS"),
-            *_reads("STORY"),
-            *_gets("NODES"),
-        ],
+        pub_allow=_role(
+            ["aegis.verdict.lemon.*.*", "aegis.node.*.taint", "aegis.dlq.lemon.*.*"],
+            _reads("METRICS"),
+            _gets("EVENTS"),
+            _reads("EVENTS"),
+            _gets("STORY"),
+            _reads("STORY"),
+            _gets("NODES"),
+            _gets("FLEET"),
+        ),
         sub_allow=[SELF, "aegis.rpc.lemon.>", "aegis.view.>"],
         resp=RESPOND,
     ),
     "netmon": dict(
-        pub_allow=[
-            "aegis.verdict.netmon.*.*",
-            "aegis.net.*.counter",
-            "aegis.lease.*",
-            "aegis.dlq.netmon.*",
-            *_reads("METRICS"),
-            *_reads("EVENTS"),
-            *_gets("NODES"),
-        ],
+        pub_allow=_role(
+            ["aegis.verdict.netmon.*.*", "aegis.net.*.counter", "aegis.lease.*", "aegis.dlq.netmon.*.*"],
+            _reads("METRICS"),
+            _gets("EVENTS"),
+            _reads("EVENTS"),
+            _gets("FLEET"),
+        ),
         sub_allow=[SELF, "aegis.rpc.netmon.>", "aegis.view.>"],
         resp=RESPOND,
     ),
-    # People and tools. Tag `namespace`: one namespace, or absent rights. The unscoped forms are separate roles, so that a tag can never widen.
+    "admin": dict(pub_allow=[">"], sub_allow=[">"]),  # `aegis setup` only: minutes, then never again
+}
+"""Roles of AEGIS. Nobody but these ever connects to that account."""
+
+PEOPLE: dict[str, dict[str, Any]] = {
+    # Everything public, of all namespaces; changes nothing.
     "reader": dict(
-        pub_allow=["aegis.rpc.*.query.*", f"aegis.rpc.*.query.*.{NS}"],
+        pub_allow=["aegis.rpc.*.query.*", "aegis.rpc.*.query.*.*"],
         sub_allow=[SELF, "aegis.view.job.>", "aegis.view.node.>", "aegis.view.verdict.>"],
+        subs=1024,
     ),
-    "nsreader": dict(pub_allow=[f"aegis.rpc.*.query.*.{NS}"], sub_allow=[SELF]),
-    "user": dict(pub_allow=[f"aegis.rpc.*.query.*.{NS}", f"aegis.rpc.master.do.*.{NS}"], sub_allow=[SELF]),
+    # One namespace (tag `namespace`): no view, since views are not divided by namespace.
+    "nsreader": dict(pub_allow=[f"aegis.rpc.*.query.*.{NS}"], sub_allow=[SELF], subs=64),
+    "user": dict(pub_allow=[f"aegis.rpc.*.query.*.{NS}", f"aegis.rpc.master.do.*.{NS}"], sub_allow=[SELF], subs=64),
     "operator": dict(
         pub_allow=[
-            "aegis.rpc.*.query.>",
+            "aegis.rpc.*.query.*",
+            "aegis.rpc.*.query.*.*",
             "aegis.rpc.master.do.*.*",
             "aegis.rpc.jobcontroller.do.*.*",
             "aegis.rpc.credentials.do.issue.*",
             "aegis.rpc.credentials.do.revoke.*",
         ],
         sub_allow=[SELF, "aegis.view.>"],
+        subs=1024,
     ),
-    "admin": dict(pub_allow=[">"], sub_allow=[">"]),  # `aegis setup` only, one-shot
 }
+"""Roles of PEOPLE. A tag can only narrow: the unscoped forms are roles of their own."""
+
+ROLES: dict[str, dict[str, Any]] = {**SERVICES, **PEOPLE}
+"""Every role that `aegis creds issue` knows, without `node` and the agents."""
 
 # --- agents: one account per job ---------------------------------------------------------------------------------------------
 
@@ -160,7 +191,8 @@ NODE: dict[str, Any] = dict(
         f"aegis.node.{N}.event.*",
         f"aegis.net.{N}.counter",
         f"$JS.API.DIRECT.GET.NODES.aegis.node.{N}.slot.*",
-        f"$JS.API.DIRECT.GET.NODES.aegis.node.{N}.spec",
+        f"$JS.API.DIRECT.GET.FLEET.aegis.node.{N}.spec",
+        f"$JS.API.DIRECT.GET.FLEET.aegis.node.{N}.status",
     ],
     sub_allow=[SELF, f"aegis.node.{N}.slot.*"],
     subs=64,
@@ -169,48 +201,60 @@ NODE: dict[str, Any] = dict(
 """Template of the node daemons' scoped key in FLEET; user JWTs carry the tag node: only."""
 
 
-def _service(name: str, subject: str, response: str = "Singleton") -> dict[str, str]:
-    return dict(name=name, subject=subject, type="service", response_type=response)
+def _service(name: str, subject: str) -> dict[str, str]:
+    return dict(name=name, subject=subject, type="service", response_type="Singleton")
 
 
-EXPORTS: list[dict[str, str]] = [
+JOB_EXPORTS: list[dict[str, str]] = [
     *(_service(f"report-{kind.value}", f"aegis.job.*.worker.*.{kind.value}") for kind in ReportKind),
     _service("hb", "aegis.job.*.hb.*"),
     _service("log", "aegis.job.*.log.*"),
     _service("metric", "aegis.job.*.metric.*"),
     _service("blob", "aegis.job.*.blob.*.*"),
     _service("state", "$JS.API.DIRECT.GET.CTL.aegis.job.*.state"),
-    dict(name="view", subject="aegis.view.job.*.state", type="stream"),
+]
+
+FLEET_EXPORTS: list[dict[str, str]] = [
     _service("node-spec", "aegis.node.*.spec"),
     _service("node-status", "aegis.node.*.status"),
     _service("node-hb", "aegis.node.*.hb"),
     _service("node-event", "aegis.node.*.event.*"),
     _service("net", "aegis.net.*.counter"),
     _service("slot-get", "$JS.API.DIRECT.GET.NODES.aegis.node.*.slot.*"),
-    _service("spec-get", "$JS.API.DIRECT.GET.NODES.aegis.node.*.spec"),
+    _service("spec-get", "$JS.API.DIRECT.GET.FLEET.aegis.node.*.spec"),
+    _service("status-get", "$JS.API.DIRECT.GET.FLEET.aegis.node.*.status"),
     dict(name="slot", subject="aegis.node.*.slot.*", type="stream"),
 ]
+
+PEOPLE_EXPORTS: list[dict[str, str]] = [
+    _service("query", "aegis.rpc.*.query.*"),
+    _service("query-ns", "aegis.rpc.*.query.*.*"),
+    _service("do-master", "aegis.rpc.master.do.*.*"),
+    _service("do-jobcontroller", "aegis.rpc.jobcontroller.do.*.*"),
+    _service("do-issue", "aegis.rpc.credentials.do.issue.*"),
+    _service("do-revoke", "aegis.rpc.credentials.do.revoke.*"),
+    dict(name="view", subject="aegis.view.>", type="stream"),
+]
+
+EXPORTS: list[dict[str, str]] = [*JOB_EXPORTS, *FLEET_EXPORTS, *PEOPLE_EXPORTS]
 """Exports of AEGIS. Public: only the operator signs account JWTs, so only it decides who imports."""
 
 
+def _import(aegis: str, export: dict[str, str], subject: str) -> dict[str, str]:
+    return dict(name=export["name"], subject=subject, account=aegis, type=export["type"])
+
+
 def job_imports(aegis: str, job: str) -> list[dict[str, str]]:
-    """Imports of the account of `job`: the exports with the job token pinned. `aegis` is the public key of AEGIS."""
-
-    def one(name: str, subject: str, kind: str = "service") -> dict[str, str]:
-        return dict(name=name, subject=subject, account=aegis, type=kind)
-
-    return [
-        *(one(f"report-{kind.value}", f"aegis.job.{job}.worker.*.{kind.value}") for kind in ReportKind),
-        one("hb", f"aegis.job.{job}.hb.*"),
-        one("log", f"aegis.job.{job}.log.*"),
-        one("metric", f"aegis.job.{job}.metric.*"),
-        one("blob", f"aegis.job.{job}.blob.*.*"),
-        one("state", f"$JS.API.DIRECT.GET.CTL.aegis.job.{job}.state"),
-        one("view", f"aegis.view.job.{job}.state", "stream"),
-    ]
+    """Imports of the account of `job`: its exports with the job token pinned. `aegis` is the public key of AEGIS."""
+    pinned = [_import(aegis, export, export["subject"].replace("job.*", f"job.{job}", 1)) for export in JOB_EXPORTS]
+    return [*pinned, dict(name="view", subject=f"aegis.view.job.{job}.state", account=aegis, type="stream")]
 
 
 def fleet_imports(aegis: str) -> list[dict[str, str]]:
     """Imports of FLEET: what a node daemon reaches, for any node; the template pins the node."""
-    names = {"node-spec", "node-status", "node-hb", "node-event", "net", "slot-get", "spec-get", "slot"}
-    return [dict(name=e["name"], subject=e["subject"], account=aegis, type=e["type"]) for e in EXPORTS if e["name"] in names]
+    return [_import(aegis, export, export["subject"]) for export in FLEET_EXPORTS]
+
+
+def people_imports(aegis: str) -> list[dict[str, str]]:
+    """Imports of PEOPLE: queries, orders and views; the templates pin role and namespace."""
+    return [_import(aegis, export, export["subject"]) for export in PEOPLE_EXPORTS]

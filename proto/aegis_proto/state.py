@@ -80,6 +80,7 @@ class Transition(msgspec.Struct, frozen=True, omit_defaults=True):
     nodeName: str = ""
     message: str = ""
     counted: bool = False
+    messageZh: str = ""
 
 
 class Ledger(msgspec.Struct, frozen=True):
@@ -88,6 +89,25 @@ class Ledger(msgspec.Struct, frozen=True):
     state: LedgerState = LedgerState.QUEUED
     since: int = 0  # ms
     totals: dict[str, int] = {}
+    charged: dict[str, int] = {}
+    """The same milliseconds, but productive ones, by who caused them: start, hardware, user, platform, operator, aegis."""
+    who: str = "start"
+    """Who is charged for the state that runs now."""
+    safe: int = 0
+    """Productive milliseconds that need not be done again: as of the start of the run, and of each complete checkpoint."""
+
+
+class Tally(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How many places are ... : kept with every change of a pod, so that no report costs a walk over all pods."""
+
+    filled: int = 0  # boot known
+    placed: int = 0  # platform confirms, or filled
+    finished: int = 0  # Finish of the present round is in
+    answered: int = 0  # Finish or Error of the present round is in
+    failing: int = 0  # answered with Error or a failed check
+    quitting: int = 0  # ordered to leave
+    marked: int = 0  # hang or slow
+    hung: int = 0  # hang
 
 
 class Pod(msgspec.Struct, frozen=True, array_like=True):
@@ -114,6 +134,14 @@ class Pod(msgspec.Struct, frozen=True, array_like=True):
     """The present attempt is known to be gone (process, tree): a higher attempt may be placed. False while it may still live."""
     errored: bool = False
     """Reported Error in the present round (could not diagnose)."""
+    failed: str = ""
+    """Code of the check that failed in the present round; decided on when the round ends."""
+    pin: str = ""
+    """Node wished for the next attempt (fresh container on the same machine); a wish, no more."""
+    oldBoot: str = ""
+    """The boot before this one: its late "I am here" is no news."""
+    placed: bool = False
+    """The platform confirms that the present attempt's agent runs (or the agent said so itself)."""
 
     @property
     def present(self) -> bool:
@@ -188,7 +216,18 @@ class Head(msgspec.Struct, frozen=True):
     countedEvidence: int = 0
     """Strength of the evidence that placed the count (see `aegis_master.machine`)."""
     countMoved: bool = False
+    failures: int = 0
+    """Counted failures since the budget was last given back = max(retries). Decide on this, never on the capped recoverCount."""
     stopOrderAt: int = 0  # ms; a loss after it never moves a count
+    runSeqNum: int = 0
+    """seqNum with which the present (or last) run was ordered; reports of it carry a number in [runSeqNum, stopSeqNum)."""
+    stopSeqNum: int = 0
+    roundSeqNum: int = 0
+    """seqNum with which the present round began; a repeat of the order (gap, hang) does not begin a round."""
+    adopting: bool = False
+    """New era: waiting for everybody to say what runs."""
+    adoptIncarnation: int = -2  # what all said so far run; -2 nobody yet, -1 no common answer
+    adoptMax: int = -1
     massQuitRounds: int = 0
     portRetries: int = 0
     suspended: bool = False
@@ -197,6 +236,7 @@ class Head(msgspec.Struct, frozen=True):
     deadline: Deadline | None = None
     counts: dict[str, int] = {}
     """Pods per innerPhase."""
+    tally: Tally = Tally()
     errorNodes: tuple[ErrorNode, ...] = ()  # the 64 newest
     errorNodesTotal: int = 0
     order: Order = Order(OrderPhase.WAIT, 0, 0)
@@ -207,6 +247,7 @@ class Head(msgspec.Struct, frozen=True):
     runStartedAt: int = 0  # ms, entry of the present RunCommand
     step: int = -1
     checkpointStep: int = -1
+    checkpointAt: int = 0  # ms, last complete checkpoint of the present run
     gpuType: str = ""
     user: str = ""
 

@@ -14,7 +14,7 @@ STREAMS: list[dict[str, Any]] = [
     # Never forgets: max_age 0 and discard new. Alarm at 50 % of max_bytes, submit refused at 70 % (at the limit every batch would be refused).
     dict(
         name="CTL",
-        subjects=["aegis.job.*.state", "aegis.job.*.spec", "aegis.job.*.pods.*", "aegis.cred.*", "aegis.lease.*"],
+        subjects=["aegis.job.*.state", "aegis.job.*.spec", "aegis.job.*.pods.*", "aegis.cred.*.*", "aegis.lease.*", "aegis.era"],
         max_msgs_per_subject=8,
         max_age=0,
         max_bytes=512 * MIB,
@@ -28,9 +28,10 @@ STREAMS: list[dict[str, Any]] = [
         allow_rollup_hdrs=True,
         republish=dict(src="aegis.job.*.state", dest="aegis.view.job.{{wildcard(1)}}.state"),
     ),
+    # Written by services only: a daemon that could write here could leave 50 batches open (no placement for 10 s) or roll the stream up.
     dict(
         name="NODES",
-        subjects=["aegis.node.*.taint", "aegis.node.*.spec", "aegis.node.*.status", "aegis.node.*.slot.*", "aegis.place.*.*"],
+        subjects=["aegis.node.*.taint", "aegis.node.*.slot.*", "aegis.place.*.*"],
         max_msgs_per_subject=4,
         max_age=0,
         max_bytes=256 * MIB,
@@ -41,6 +42,19 @@ STREAMS: list[dict[str, Any]] = [
         allow_atomic=True,
         allow_msg_ttl=True,
         allow_rollup_hdrs=True,
+        republish=dict(src="aegis.node.*.taint", dest="aegis.view.node.{{wildcard(1)}}.taint"),
+    ),
+    # Written by node daemons: the last word of each. Nothing extra is allowed on it.
+    dict(
+        name="FLEET",
+        subjects=["aegis.node.*.spec", "aegis.node.*.status"],
+        max_msgs_per_subject=1,
+        max_age=0,
+        max_bytes=128 * MIB,
+        max_msg_size=32768,
+        discard="old",
+        duplicate_window=120 * S,
+        allow_direct=True,
         republish=dict(src="aegis.node.*.*", dest="aegis.view.node.{{wildcard(1)}}.{{wildcard(2)}}"),
     ),
     # Agent-writable: nothing extra is allowed on it (rollup, schedules, TTL, batches would be weapons).
@@ -53,6 +67,7 @@ STREAMS: list[dict[str, Any]] = [
         max_msg_size=8192,
         discard="old",
         duplicate_window=120 * S,
+        allow_direct=True,  # the owner asks for the platform's last word about a silent pod; agents have no right to ask
     ),
     dict(
         name="EVENTS",
@@ -105,7 +120,18 @@ STREAMS: list[dict[str, Any]] = [
         discard="old",
         duplicate_window=60 * S,
     ),
-    dict(name="DLQ", subjects=["aegis.dlq.*.*"], max_age=7 * 86400 * S, max_bytes=64 * MIB, max_msg_size=131072, discard="old"),
+    # Per (service, stream, job or node): a source that floods evicts its own dead letters only.
+    dict(
+        name="DLQ",
+        subjects=["aegis.dlq.*.*.*"],
+        max_msgs_per_subject=64,
+        max_age=7 * 86400 * S,
+        max_bytes=64 * MIB,
+        max_msg_size=16384,
+        discard="old",
+        duplicate_window=120 * S,
+        allow_direct=True,
+    ),
 ]
 """Stream configurations as the server takes them, without storage and replicas."""
 
@@ -116,3 +142,14 @@ RESERVED_BYTES = sum(int(stream["max_bytes"]) for stream in STREAMS)
 def stream_configs(replicas: int = 1) -> list[dict[str, Any]]:
     """Full configurations for `$JS.API.STREAM.CREATE`."""
     return [{"storage": "file", "num_replicas": replicas, **stream} for stream in STREAMS]
+
+
+def stream_of(subject: str) -> str:
+    """Name of the stream that holds `subject`; ValueError when none does (core subjects, views)."""
+    parts = subject.split(".")
+    for stream in STREAMS:
+        for pattern in stream.get("subjects", ()):
+            wanted = pattern.split(".")
+            if len(wanted) == len(parts) and all(w in ("*", p) for w, p in zip(wanted, parts, strict=True)):
+                return str(stream["name"])
+    raise ValueError(f"no stream holds {subject!r}")

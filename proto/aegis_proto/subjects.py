@@ -19,15 +19,30 @@ def job_spec(job: str) -> str:
     return f"aegis.job.{job}.spec"
 
 
-def cred(job: str) -> str:
-    return f"aegis.cred.{job}"
+def cred(job: str, shard: int = 0) -> str:
+    """Who holds which place of a job: bindings of pods 256k.. and what is revoked. An account JWT is a rendering of these records."""
+    return f"aegis.cred.{job}.{shard}"
+
+
+def cred_node(node: str) -> str:
+    """Binding of a node daemon. `_node` can be no job: ids have no underscore."""
+    return f"aegis.cred._node.{node}"
+
+
+def cred_account(account: str) -> str:
+    """Revocations of an account that is no job's: fleet, people."""
+    return f"aegis.cred._account.{account}"
+
+
+ERA = "aegis.era"
+"""CTL: id of this state store (`messages.Era`), written by `aegis setup` when it is absent, and anew by `aegis setup --restored`."""
 
 
 def lease(replica: str) -> str:
     return f"aegis.lease.{replica}"
 
 
-# --- NODES -------------------------------------------------------------------------------------------------------------------
+# --- NODES (services only; place and slot in one atomic batch) and FLEET (node daemons) ----------------------------------------
 
 
 def place(job: str, pod: str) -> str:
@@ -106,8 +121,9 @@ def blob(job: str, pod: str, ident: str) -> str:
     return f"aegis.job.{job}.blob.{pod}.{ident}"
 
 
-def dlq(service: str, stream: str) -> str:
-    return f"aegis.dlq.{service}.{stream}"
+def dlq(service: str, stream: str, source: str = "other") -> str:
+    """`source` = the job or node the message came from (a token of its subject, never of its body): each source evicts only its own dead letters."""
+    return f"aegis.dlq.{service}.{stream}.{source}"
 
 
 # --- core NATS ---------------------------------------------------------------------------------------------------------------

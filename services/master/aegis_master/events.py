@@ -51,6 +51,14 @@ class PodGone:
 
 
 @dataclass(frozen=True, slots=True)
+class PodRunning:
+    """The platform confirms that the agent of this attempt runs (facts `placed`, `running`): all of them = the pending deadline starts."""
+
+    index: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class Acked:
     index: int
     attempt: int
@@ -211,6 +219,7 @@ Event = (
     PodReady
     | PodLost
     | PodGone
+    | PodRunning
     | Acked
     | Stopped
     | Finished
@@ -237,7 +246,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A line for people: becomes a JobEvent and an AegisLog. `kind` is a stable code."""
+    """A line for people that is no transition (those are in `head.recent`): becomes a JobEvent and an AegisLog. `kind` is a stable code."""
 
     kind: str
     message: str

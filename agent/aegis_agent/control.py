@@ -1,0 +1,120 @@
+"""The control socket of a worker: JSON lines over a unix socket, 0600, each peer known by SO_PEERCRED.
+
+The training may say `progress`, `checkpoint` and `expect-long`, and ask `status`; it may never stop, taint or order anything. Two lines of Python:
+    s = socket.socket(socket.AF_UNIX); s.connect(os.environ["AEGIS_CONTROL_SOCKET"])
+    s.sendall(b'{"verb": "progress", "step": 100}\\n')
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+MAX_LINE = 4096
+MAX_PEERS = 256
+LONGEST_EXPECTED = 24 * 3600.0
+_PATH_LIMIT = 100  # sun_path is 108 bytes
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One line from the child. `step` for progress and checkpoint, `seconds` for expect-long."""
+
+    verb: str
+    step: int = -1
+    seconds: float = 0.0
+    path: str = ""
+
+
+VERBS = ("checkpoint", "progress", "expect-long", "status")
+
+Answer = dict[str, Any]
+
+
+def socket_path(state_dir: Path) -> Path:
+    """`control.sock` in the state directory, or in a short private folder when the name would not fit into a socket address."""
+    path = state_dir / "control.sock"
+    if len(os.fsencode(path)) <= _PATH_LIMIT:
+        return path
+    return Path(tempfile.mkdtemp(prefix="aegis-")) / "control.sock"
+
+
+class ControlSocket:
+    """Listens at `path`; every good request goes to `handle`, whose answer goes back. Bad lines get an error and change nothing."""
+
+    def __init__(self, path: Path, handle: Callable[[Request], Answer]) -> None:
+        self.path = path
+        self._handle = handle
+        self._server: asyncio.Server | None = None
+        self._peers: set[asyncio.StreamWriter] = set()
+
+    async def open(self) -> None:
+        self.path.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        old = os.umask(0o177)
+        try:
+            listener.bind(os.fspath(self.path))
+        finally:
+            os.umask(old)
+        self._server = await asyncio.start_unix_server(self._serve, sock=listener, limit=MAX_LINE)
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            for writer in list(self._peers):
+                writer.close()
+            self._server = None
+            self.path.unlink(missing_ok=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._peers) >= MAX_PEERS or not _same_user(writer):
+            writer.close()
+            return
+        self._peers.add(writer)
+        try:
+            while line := await reader.readline():
+                writer.write(msgspec.json.encode(self._answer(line)) + b"\n")
+                await writer.drain()
+        except (ConnectionError, ValueError, asyncio.LimitOverrunError):
+            pass  # gone, or a line beyond the limit
+        finally:
+            self._peers.discard(writer)
+            writer.close()
+
+    def _answer(self, line: bytes) -> Answer:
+        try:
+            request = msgspec.json.decode(line, type=Request)
+        except msgspec.MsgspecError as error:
+            return {"ok": False, "error": f"not a request: {error}"}
+        if request.verb not in VERBS:
+            return {"ok": False, "error": f"the training may not {request.verb!r}; it may {', '.join(VERBS)}"}
+        return {"ok": True, **self._handle(request)}
+
+
+def _same_user(writer: asyncio.StreamWriter) -> bool:
+    """Whether the peer is of our user, or root."""
+    raw = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, uid, _ = struct.unpack("3i", raw)
+    return uid in (os.geteuid(), 0)
+
+
+def ask(path: str, request: dict[str, Any], timeout: float = 5.0) -> Answer:
+    """One request to a worker's socket (`aegis-agent ctl`). OSError when nobody listens, ValueError on an answer that is none."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+        peer.settimeout(timeout)
+        peer.connect(path)
+        peer.sendall(msgspec.json.encode(request) + b"\n")
+        data = b""
+        while not data.endswith(b"\n") and (more := peer.recv(65536)):
+            data += more
+    answer = msgspec.json.decode(data)
+    if not isinstance(answer, dict):
+        raise ValueError("not an answer")
+    return answer

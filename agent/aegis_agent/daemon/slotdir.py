@@ -1,0 +1,188 @@
+"""The directory of one slot, `<state>/slots/<i>/`: what the daemon must still know after it was killed, and what people read afterwards.
+
+Owns   `record.json` (this daemon's memory of the slot), `slot.json` (0600: the agent's task, with its join token), `agent.log` and its rotations.
+Reads  `status.json` and `exit.json`, written by the agent. All files are replaced by rename, so that a reader never sees half of one.
+"""
+
+from __future__ import annotations
+
+import os
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from aegis_proto.messages import Slot, SlotStatus
+
+from aegis_agent.handover import EXIT_FILE, STATUS_FILE
+
+LOG_BYTES = 16 << 20
+"""Size at which agent.log is rotated."""
+LOG_FILES = 3
+LAST_WORD = 600
+"""Bytes of an agent's last word that are passed on: a status is one message of at most 32 KB for all (at most 32) slots."""
+WORD_BYTES = 1 << 16
+
+
+class Stage(StrEnum):
+    STARTING = "starting"  # intent on disk; a process may or may not exist
+    RUNNING = "running"
+    GONE = "gone"
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a slot holds or held last. `pid` and `start` name the agent's process within `bootId`."""
+
+    job: str
+    uid: str
+    pod: str
+    attempt: int
+    stage: Stage = Stage.STARTING
+    pid: int = 0
+    start: int = 0
+    bootId: str = ""
+    at: int = 0  # ms: start, then end
+    grace: float = 20.0  # seconds between SIGTERM and SIGKILL when the slot says stop
+    exitCode: int | None = None
+    signal: int = 0
+    plain: bool = False
+    lastWord: str = ""
+    clean: bool = True
+    message: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        return (self.uid, self.pod, self.attempt)
+
+    @property
+    def prefix(self) -> str:
+        """Begin of every scope of this attempt."""
+        return f"{self.uid}.{self.pod}.{self.attempt}."
+
+
+class Word(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the daemon needs of `handover.Exit` and `handover.Status`; `text` is the file as it was, `last` says that it was the exit file."""
+
+    uid: str = ""
+    pod: str = ""
+    attempt: int = 0
+    code: int | None = None
+    signal: int = 0
+    plain: bool = False
+    message: str = ""
+    text: str = ""
+    last: bool = False
+
+
+def slot_key(slot: Slot) -> tuple[str, str, int]:
+    """The key (uid, pod, attempt) a slot asks for; ("", "", 0) when it is to be empty."""
+    return (slot.uid, slot.pod, slot.attempt) if slot.job else ("", "", 0)
+
+
+class SlotDir:
+    """Files of slot `name` under `state` (0700)."""
+
+    def __init__(self, state: Path, name: str) -> None:
+        self.name = name
+        self.path = (state / "slots" / name).resolve()
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    @property
+    def slot_file(self) -> Path:
+        return self.path / "slot.json"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "agent.log"
+
+    def write(self, name: str, data: bytes) -> None:
+        """Replace a file, mode 0600."""
+        target = self.path / name
+        temporary = target.with_name(f".{name}.new")
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        temporary.replace(target)
+
+    def load(self) -> Record | None:
+        """The record, None when there is none. A file that is not ours (version, damage) counts as none: the sweep before a start cleans up."""
+        try:
+            return msgspec.json.decode((self.path / "record.json").read_bytes(), type=Record)
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return None
+
+    def forget(self) -> None:
+        (self.path / "record.json").unlink(missing_ok=True)
+
+    def save(self, record: Record) -> Record:
+        self.write("record.json", msgspec.json.encode(record))
+        return record
+
+    def prepare(self, task: bytes) -> None:
+        """Ready for a new agent: its order, a fresh log, the last word of the one before moved aside."""
+        for name in (EXIT_FILE, STATUS_FILE):
+            if (self.path / name).exists():
+                (self.path / name).replace(self.path / f"previous-{name}")
+        if self.log.exists() and self.log.stat().st_size:
+            self._shift_logs()
+            self.log.rename(self.path / "agent.log.1")
+        self.write("slot.json", task)
+
+    def _shift_logs(self) -> None:
+        for n in range(LOG_FILES - 1, 0, -1):
+            old = self.path / f"agent.log.{n}"
+            if old.exists():
+                old.replace(self.path / f"agent.log.{n + 1}")
+
+    def open_log(self) -> int:
+        """File descriptor for an agent's stdout and stderr. Append mode, so that rotation by truncating works while the agent holds it."""
+        return os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def rotate_log(self) -> bool:
+        """Copy and truncate a log that grew too large (the agent keeps its descriptor over the death of this daemon, so it cannot be renamed)."""
+        try:
+            if self.log.stat().st_size < LOG_BYTES:
+                return False
+        except FileNotFoundError:
+            return False
+        self._shift_logs()
+        with self.log.open("rb+") as source, (self.path / "agent.log.1").open("wb") as copy:
+            while block := source.read(1 << 20):
+                copy.write(block)
+            source.truncate(0)
+        return True
+
+    def status_changed(self) -> float:
+        """Time at which the agent last wrote its status, 0.0 before it did."""
+        try:
+            return (self.path / STATUS_FILE).stat().st_mtime
+        except OSError:
+            return 0.0
+
+    def word(self, record: Record) -> Word:
+        """What the agent of this record said: `exit.json`, else `status.json`. Nothing, when the file is of another attempt or not readable."""
+        for name in (EXIT_FILE, STATUS_FILE):
+            word = self._word(name)
+            if word.text and (not word.uid or (word.uid, word.pod, word.attempt) == record.key):
+                return word
+        return Word()
+
+    def _word(self, name: str) -> Word:
+        try:
+            with (self.path / name).open("rb") as file:
+                data = file.read(WORD_BYTES)
+            word = msgspec.json.decode(data, type=Word)
+        except (OSError, msgspec.MsgspecError):
+            return Word()
+        return msgspec.structs.replace(word, text=data.decode(errors="replace").strip()[:LAST_WORD], last=name == EXIT_FILE)
+
+
+def status_of(name: str, record: Record | None) -> SlotStatus:
+    """What is told of a slot. A starting agent is told as running only once its pid is known: before that the slot is as it was, empty."""
+    if record is None or record.stage is Stage.STARTING:
+        return SlotStatus(name)
+    values: dict[str, Any] = {
+        field: getattr(record, field)
+        for field in ("job", "uid", "pod", "attempt", "pid", "exitCode", "signal", "at", "plain", "lastWord", "clean", "message")
+    }
+    return SlotStatus(name, state=record.stage.value, **values)

@@ -1,0 +1,204 @@
+"""What a worker needs to run the command, managed or plain: the reaper, the output, the state directory, the control socket, signals.
+
+Owns the state directory of the worker. Makes the `Run` of an incarnation from the task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from aegis_proto.ids import pod_index
+
+from aegis_agent import ports
+from aegis_agent.control import Answer, ControlSocket, Request, socket_path
+from aegis_agent.env import RunPlan
+from aegis_agent.handover import EXIT_FILE, LOG_DIR, Exit, Status, WorkerTask, now_ms, write_exit, write_status
+from aegis_agent.output import Sink
+from aegis_agent.progress import Progress
+from aegis_agent.reaper import Reaper
+from aegis_agent.runner import Run
+from aegis_agent.scope import scope_id
+
+FORWARDED = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH, signal.SIGCONT)
+"""Passed on to the command as they are; SIGTERM and SIGINT mean something to the agent itself."""
+
+
+class Executor:
+    """`light`: a bare command that nobody manages: no state directory, no socket, its output not touched."""
+
+    def __init__(self, task: WorkerTask, environ: Mapping[str, str], *, light: bool = False) -> None:
+        self.task = task
+        self.environ = dict(environ)
+        self.light = light
+        self.reaper = Reaper()
+        self.out, self.err = Sink(1), Sink(2)
+        self.run: Run | None = None
+        self.progress = Progress()
+        self.index = pod_index(task.pod)
+        self.state_dir: Path | None = None
+        self._own_dir = False
+        self._control: ControlSocket | None = None
+        self._warned: set[str] = set()
+
+    async def open(self, on_term: Callable[[int], None], status: Callable[[], Status]) -> None:
+        """Be the reaper, make the state directory, listen. `on_term(signal)` is called for SIGTERM and SIGINT."""
+        self.reaper.open()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, on_term, number)
+        for number in FORWARDED:
+            loop.add_signal_handler(number, self.forward, number)
+        if self.light and not self.task.stateDir:
+            return
+        if self.task.stateDir:
+            self.state_dir = Path(self.task.stateDir)
+            self.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (self.state_dir / EXIT_FILE).unlink(missing_ok=True)
+        else:
+            self.state_dir = Path(tempfile.mkdtemp(prefix="aegis-agent-"))
+            self._own_dir = True
+        self._control = ControlSocket(socket_path(self.state_dir), lambda request: self._answer(request, status))
+        try:
+            await self._control.open()
+        except OSError as error:
+            self.say(f"no control socket: {error}")
+            self._control = None
+
+    async def close(self, last: Exit) -> None:
+        """The last word, everywhere; then nothing is left of us."""
+        if self._control is not None:
+            await self._control.close()
+        for sink in (self.out, self.err):
+            await asyncio.to_thread(sink.flush, 2.0)
+        write_exit(self.state_dir, self.task.terminationFile, last)
+        self.reaper.close()
+        if self._own_dir and self.state_dir is not None and last.code == 0:
+            shutil.rmtree(self.state_dir, ignore_errors=True)
+
+    def say(self, text: str) -> None:
+        """One line to people, on stderr, among the output of the command."""
+        self.err.write(f"[{self.task.pod} aegis] {text}\n".encode())
+
+    def write_status(self, status: Status) -> None:
+        if self.state_dir is not None:
+            try:
+                write_status(self.state_dir, status)
+            except OSError as error:
+                self.say(f"cannot write the status: {error}")
+
+    def note_end(self, last: Exit) -> None:
+        """The command has ended, the agent stays: should it be killed now, the platform can still read how it went."""
+        write_exit(self.state_dir, self.task.terminationFile, last)
+
+    def forward(self, number: int) -> None:
+        if self.run is not None:
+            self.run.send_signal(number)
+
+    # --- the run ----------------------------------------------------------------------------------------------------------------
+
+    def start(self, incarnation: int, address: str, port: int, *, bare: bool = False) -> Run:
+        """Start the command as run `incarnation`, with rank 0's store at `address:port`. The run before must be gone."""
+        task, spec = self.task, self.task.spec
+        plan = RunPlan(
+            job=task.job,
+            pod=task.pod,
+            attempt=task.attempt,
+            incarnation=incarnation,
+            index=self.index,
+            workers=task.workers,
+            nproc=1 if bare else spec.nprocPerNode,
+            address=address,
+            port=port,
+            max_restarts=spec.maxRetry,
+            scope=scope_id(task.uid or f"local-{os.getpid()}", task.pod, task.attempt, incarnation),
+            socket=str(self._control.path) if self._control is not None else "",
+            error_dir=str(self.state_dir / LOG_DIR / str(incarnation)) if self.state_dir is not None else "",
+            namespace=task.namespace if task.job else "",
+            node=task.node,
+            user=spec.env,
+        )
+        self.progress = Progress()
+        if self.state_dir is not None:
+            (self.state_dir / EXIT_FILE).unlink(missing_ok=True)
+        self.run = Run(
+            self.reaper,
+            plan,
+            spec.command,
+            environ=self.environ,
+            cwd=spec.cwd,
+            grace=spec.stopGrace,
+            out=self.out,
+            err=self.err,
+            log_dir=self.state_dir / LOG_DIR if self.state_dir is not None else None,
+            raw=task.raw,
+            bare=bare,
+            inherit=bare and task.raw,
+        )
+        warning = self.run.nested.warning if self.run.nested else None
+        if warning and warning not in self._warned:
+            self._warned.add(warning)
+            self.say(warning)
+        self.run.start()
+        return self.run
+
+    def start_plain(self) -> Run:
+        """Start the command without Aegis: ranks from what the platform alone says; where it says nothing, the environment is left as it is."""
+        task = self.task
+        port = task.plainPort
+        if not task.job or (task.workers > 1 and not task.plainAddr):
+            bare = task.spec.nprocPerNode == 1
+            return self.start(0, "127.0.0.1", 0 if bare else ports.free_port(task.spec.masterPortRange), bare=bare)
+        if not port and task.workers == 1:
+            port = ports.free_port(task.spec.masterPortRange)
+        return self.start(0, task.plainAddr or "127.0.0.1", port)
+
+    # --- the child's words ------------------------------------------------------------------------------------------------------
+
+    def _answer(self, request: Request, status: Callable[[], Status]) -> Answer:
+        import msgspec
+
+        now = time.monotonic()
+        if request.verb == "progress":
+            self.progress.advance(request.step, now)
+        elif request.verb == "checkpoint":
+            self.progress.checkpoint = max(self.progress.checkpoint, request.step)
+        elif request.verb == "expect-long":
+            if not 0 < request.seconds <= 86400:
+                return {"ok": False, "error": f"expect-long {request.seconds:g}: between 0 and 86400 seconds"}
+            self.progress.expect_long(request.seconds, now)
+        else:
+            return {"status": msgspec.to_builtins(status())}
+        return {}
+
+
+def last_word(task: WorkerTask, code: int, *, reason: str, run: Run | None, plain: bool = False, message: str = "") -> Exit:
+    """The end of a worker that leaves with `code`, with what is known of its last run."""
+    result = run.result.result() if run is not None and run.result.done() else None
+    told = result.ending if result else None
+    return Exit(
+        code=code,
+        signal=told.signal if told else 0,
+        reason=reason,
+        at=now_ms(),
+        plain=plain,
+        message=(message or (told.message if told else ""))[:500],
+        uid=task.uid,
+        pod=task.pod,
+        attempt=task.attempt,
+        incarnation=run.plan.incarnation if run is not None else -1,
+        clean=run is None or run.gone is None or run.gone.clean,
+        childCode=result.code if result else None,
+    )
+
+
+def hello(task: WorkerTask) -> None:
+    if task.job:
+        sys.stderr.write(f"aegis-agent: {task.pod} of {task.job}, attempt {task.attempt}, pid {os.getpid()}\n")

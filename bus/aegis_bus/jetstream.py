@@ -1,0 +1,262 @@
+"""JetStream verbs over a `Bus`: what the server's headers, statuses and error codes mean.
+
+Writes by publish with headers (dedup id, expected sequence, TTL) and by atomic batch; reads by Direct Get, or through the leader where a stale
+answer would decide something.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import math
+import secrets
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, cast
+
+from aegis_bus import errors, metrics
+from aegis_bus.link import Headers, Link, LinkLost, Reply
+
+if TYPE_CHECKING:
+    from aegis_bus.connection import Bus
+
+WRONG_LAST = frozenset({10071, 10164})
+"""err_code: wrong last sequence (of the subject)."""
+RETRYABLE = frozenset({10210, 10211, 10008, 10023, 10176, 10174})
+"""err_code: too many open batches, JetStream not ready, insufficient resources for the moment."""
+AGENT_PAYLOAD = 65536
+"""Bytes the template of agents and node daemons allows; the server closes the connection above it."""
+SINGLE_TRY = 2.0
+MINIMUM_SERVER = (2, 12, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class PubAck:
+    """The server has stored it (or had: `duplicate`) at `seq`."""
+
+    stream: str
+    seq: int
+    duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A stored message. `time_ms`: the server's clock when it stored it, ms since 1970."""
+
+    subject: str
+    seq: int
+    time_ms: int
+    data: bytes
+    headers: Headers = field(default_factory=dict)
+
+    @property
+    def marker(self) -> bool:
+        """The server's own note that the last message of the subject expired or was deleted."""
+        return "Nats-Marker-Reason" in self.headers
+
+
+def payload_limit(tags: Collection[str]) -> int:
+    """Bytes that credentials with these tags may send in one message."""
+    scoped = any(tag.startswith(("pod:", "node:")) for tag in tags)
+    return AGENT_PAYLOAD if scoped else 1 << 30
+
+
+def go_seconds(seconds: float) -> str:
+    """A TTL as the server reads it; whole seconds, at least one."""
+    return f"{max(1, math.ceil(seconds))}s"
+
+
+def time_ms(text: str) -> int:
+    """RFC 3339 with nanoseconds to ms since 1970."""
+    main, _, rest = text.rstrip("Z").partition(".")
+    whole = datetime.fromisoformat(main).replace(tzinfo=UTC)
+    return int(whole.timestamp()) * 1000 + int((rest or "0")[:3].ljust(3, "0"))
+
+
+def _headers(msg_id: str | None, expect: int | None, ttl: float | None) -> Headers:
+    headers: Headers = {}
+    if msg_id is not None:
+        headers["Nats-Msg-Id"] = msg_id
+    if expect is not None:
+        headers["Nats-Expected-Last-Subject-Sequence"] = str(expect)
+    if ttl is not None:
+        headers["Nats-TTL"] = go_seconds(ttl)
+    return headers
+
+
+def _answer(bus: Bus, subject: str, reply: Reply) -> dict[str, Any]:
+    """The JSON of an answer; raises what an error in it means."""
+    try:
+        answer = json.loads(reply.data) if reply.data else {}
+    except ValueError:
+        raise errors.UnknownResult(f"{subject}: the answer is not one of JetStream") from None
+    error = answer.get("error")
+    if not error:
+        return cast("dict[str, Any]", answer)
+    code, text = int(error.get("err_code", 0)), str(error.get("description", ""))
+    metrics.REJECTED.labels(bus.service, str(code)).inc()
+    if code in WRONG_LAST:
+        raise errors.WrongLastSequence(f"{subject}: {text}", code)
+    if code in (10076, 10039):
+        raise errors.ServerUnsuitable(f"E120 {text}: JetStream is off on this server or for this account; Aegis needs it (2.12 or newer)")
+    raise errors.Rejected(f"{subject}: {text} (JetStream error {code})", code, code in RETRYABLE)
+
+
+def _ack(subject: str, answer: dict[str, Any]) -> PubAck:
+    if "seq" not in answer:
+        raise errors.UnknownResult(f"{subject}: the answer is not a PubAck")
+    return PubAck(str(answer.get("stream", "")), int(answer["seq"]), bool(answer.get("duplicate", False)))
+
+
+async def publish(bus: Bus, subject: str, data: bytes, *, msg_id: str | None, expect: int | None, ttl: float | None, timeout: float) -> PubAck:
+    headers = _headers(msg_id, expect, ttl) or None
+    deadline = time.monotonic() + timeout
+    while True:
+        left = deadline - time.monotonic()
+        # With an id, a lost answer may be asked for again: the server keeps one copy and answers "duplicate".
+        try:
+            reply = await bus.call(subject, data, headers, timeout=min(left, SINGLE_TRY) if msg_id else left)
+            return _ack(subject, _answer(bus, subject, reply))
+        except errors.UnknownResult:
+            if msg_id is None or time.monotonic() >= deadline - 0.001:
+                raise
+        except errors.Unreachable:  # a stream without a leader for the moment
+            if msg_id is None or time.monotonic() + 0.2 >= deadline or not bus.connected:
+                raise
+            await asyncio.sleep(0.2)
+
+
+async def batch(bus: Bus, messages: Sequence[tuple[str, bytes, int | None]], timeout: float, ttl: float | None, rollup: bool) -> PubAck:
+    """First and last message are requests (their answers carry refusals), those between are not; all go over one connection."""
+    if not messages:
+        raise ValueError("an empty batch")
+    batch_id = secrets.token_hex(16)
+    deadline = time.monotonic() + timeout
+    last = len(messages)
+    await bus.wait_connected(timeout)
+    link = cast(Link, bus._link)
+    committing = False
+    answer: dict[str, Any] = {}
+    try:
+        for number, (subject, data, expect) in enumerate(messages, 1):
+            headers = _headers(None, expect, ttl)
+            if rollup:
+                headers["Nats-Rollup"] = "sub"
+            if last > 1:
+                headers |= {"Nats-Batch-Id": batch_id, "Nats-Batch-Sequence": str(number)}
+                if number == last:
+                    headers["Nats-Batch-Commit"] = "1"
+            bus.check_size(link, subject, data, headers)
+            if number in (1, last):
+                committing = number == last
+                reply = await bus.single(link, subject, data, headers, max(0.001, deadline - time.monotonic()))
+                answer = _answer(bus, subject, reply)
+            else:
+                await link.send(subject, data, headers)
+        return _ack(messages[-1][0], answer)
+    except LinkLost as lost:
+        if committing and lost.sent:
+            metrics.UNKNOWN.labels(bus.service).inc()
+            raise errors.UnknownResult(f"batch on {messages[0][0]}: the connection was lost before the answer came") from None
+        raise errors.Unreachable(f"E101 batch on {messages[0][0]}: the connection was lost before its commit was sent") from None
+    except TimeoutError:
+        if committing:
+            metrics.UNKNOWN.labels(bus.service).inc()
+            raise errors.UnknownResult(f"batch on {messages[0][0]}: no answer within {timeout:g} s") from None
+        raise errors.Unreachable(f"E101 batch on {messages[0][0]}: no answer to its first message within {timeout:g} s; not committed") from None
+
+
+async def api(bus: Bus, verb: str, body: dict[str, Any] | None, timeout: float) -> dict[str, Any]:
+    subject = f"$JS.API.{verb}"
+    return _answer(bus, subject, await bus.call(subject, json.dumps(body).encode() if body is not None else b"", timeout=timeout))
+
+
+async def require(bus: Bus) -> None:
+    await bus.wait_connected(5.0)
+    link = cast(Link, bus._link)
+    if link.server_version < MINIMUM_SERVER:
+        version = ".".join(map(str, link.server_version))
+        raise errors.ServerUnsuitable(f"E120 nats-server {version} at {link.url}: 2.12 or newer with JetStream is needed (atomic batch)")
+    try:
+        await api(bus, "INFO", None, 5.0)
+    except errors.Unreachable:
+        raise errors.ServerUnsuitable(f"E120 the server at {link.url} runs without JetStream; Aegis needs it (2.12 or newer)") from None
+
+
+# --- reading -----------------------------------------------------------------------------------------------------------------
+
+
+def _stored(reply: Reply) -> Stored:
+    headers = dict(reply.headers)
+    subject = headers.pop("Nats-Subject", "")
+    seq = int(headers.pop("Nats-Sequence", "0"))
+    stamp = time_ms(headers.pop("Nats-Time-Stamp", "1970-01-01T00:00:00Z"))
+    return Stored(subject, seq, stamp, reply.data, headers)
+
+
+async def get(bus: Bus, stream: str, subject: str, leader: bool, timeout: float) -> Stored | None:
+    if leader:
+        return await _get_leader(bus, stream, {"last_by_subj": subject}, timeout)
+    reply = await bus.call(f"$JS.API.DIRECT.GET.{stream}.{subject}", b"", timeout=timeout)
+    if reply.status == "404":
+        return None
+    _check_status(stream, reply)
+    return _stored(reply)
+
+
+async def get_seq(bus: Bus, stream: str, seq: int, timeout: float) -> Stored | None:
+    reply = await bus.call(f"$JS.API.DIRECT.GET.{stream}", json.dumps({"seq": seq}).encode(), timeout=timeout)
+    if reply.status == "404":
+        return None
+    _check_status(stream, reply)
+    return _stored(reply)
+
+
+def _check_status(stream: str, reply: Reply) -> None:
+    if reply.status:
+        raise errors.Rejected(f"Direct Get on {stream}: {reply.status} {reply.description}")
+
+
+async def _get_leader(bus: Bus, stream: str, what: dict[str, Any], timeout: float) -> Stored | None:
+    subject = f"$JS.API.STREAM.MSG.GET.{stream}"
+    reply = await bus.call(subject, json.dumps(what).encode(), timeout=timeout)
+    try:
+        message = _answer(bus, subject, reply)["message"]
+    except errors.Rejected as error:
+        if error.err_code == 10037:
+            return None
+        raise
+    headers: Headers = {}
+    for line in base64.b64decode(message.get("hdrs", "")).decode(errors="replace").split("\r\n")[1:]:
+        key, colon, value = line.partition(":")
+        if colon:
+            headers[key.strip()] = value.strip()
+    return Stored(message["subject"], int(message["seq"]), time_ms(message["time"]), base64.b64decode(message.get("data", "")), headers)
+
+
+async def get_many(bus: Bus, stream: str, filters: Sequence[str], timeout: float) -> list[Stored]:
+    """Direct Get of several; beyond the server's 1,024 subjects, by a consumer that starts with the last message of each subject."""
+    wanted: dict[str, Any] = {"multi_last": list(filters)}
+    found: list[Stored] = []
+    for _ in range(10_000):
+        replies = await bus.call_many(f"$JS.API.DIRECT.GET.{stream}", json.dumps(wanted).encode(), timeout)
+        found += [_stored(reply) for reply in replies if not reply.status]
+        end = replies[-1]
+        if end.status == "404":
+            return found
+        if end.status == "413":
+            from aegis_bus.ordered import last_of_each
+
+            return await last_of_each(bus, stream, filters, timeout)
+        if end.status == "503":
+            raise errors.Unreachable(f"E101 nobody answers for stream {stream}")
+        if end.status != "204":
+            _check_status(stream, end)
+        if int(end.headers.get("Nats-Num-Pending", "0")) <= 0:
+            return found
+        wanted |= {"seq": int(end.headers["Nats-Last-Sequence"]) + 1, "up_to_seq": int(end.headers["Nats-UpTo-Sequence"])}
+        await asyncio.sleep(0)
+    raise errors.Rejected(f"Direct Get on {stream}: endless answer")

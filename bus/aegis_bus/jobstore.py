@@ -1,0 +1,208 @@
+"""The state of jobs in stream CTL: a head and shards (DESIGN.md §3). Reads and writes `aegis.job.<j>.{state,spec,pods.<k>}`.
+
+The fence is the head: every commit expects the head sequence that this process last read or wrote, state-only commits too. No shard dirty: one
+CAS publish; else one atomic batch, head first. An unknown result is settled by reading the head through the stream's leader, never by repeating.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+from aegis_proto import WIRE_VERSION, messages, subjects
+from aegis_proto.state import SHARD, Head, JobSpec, JobState, Owner, Pod
+
+from aegis_bus import errors, metrics
+from aegis_bus.connection import Bus, Stored
+from aegis_bus.crashpoint import crashpoint
+
+log = logging.getLogger(__name__)
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+STREAM = "CTL"
+KEEP_ENDED = 7 * 86400.0
+"""Seconds that an ended job stays readable."""
+
+_shard_decoder = msgspec.json.Decoder(tuple[Pod, ...])
+_version_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A state as stored: `seq` is the sequence of its head (what the next commit expects), `time_ms` the server's time of that head."""
+
+    state: JobState
+    seq: int
+    time_ms: int
+
+
+class JobStore:
+    """Commits of one process. At most one in flight per job."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._clock_offset = 0  # server's clock - ours, ms
+
+    # --- reading -------------------------------------------------------------------------------------------------------------
+
+    async def load(self, job: str) -> Loaded | None:
+        """State of a job as of one moment; None when there is no such job. `Unreadable` when a newer version wrote it."""
+        stored = await self._bus.get_many(STREAM, [subjects.job_state(job), subjects.job_spec(job), subjects.job_pods(job, 0)[:-1] + "*"])
+        by_subject = {item.subject: item for item in stored if not item.marker}
+        head_item = by_subject.get(subjects.job_state(job))
+        if head_item is None:
+            return None
+        head = decode_head(job, head_item.data)
+        spec_item = by_subject.get(subjects.job_spec(job))
+        if spec_item is None:
+            raise errors.Unreadable(f"job {job}: the head is there, the specification ({subjects.job_spec(job)}) is not")
+        spec = _decode(job, JobSpec, spec_item.data)
+        shards = tuple(_decode_shard(job, k, by_subject.get(subjects.job_pods(job, k))) for k in range(-(-head.workerNum // SHARD)))
+        return self._loaded(JobState(head, shards, spec), head_item.seq, head_item.time_ms)
+
+    async def head(self, job: str) -> tuple[Head, int, int] | None:
+        """(head, sequence, server time in ms) alone."""
+        item = await self._bus.get(STREAM, subjects.job_state(job))
+        return None if item is None or item.marker else (decode_head(job, item.data), item.seq, item.time_ms)
+
+    async def list_jobs(self) -> list[Head]:
+        """Heads of all jobs, oldest commit first. One that cannot be read is logged and left out."""
+        heads: list[Head] = []
+        for item in await self._bus.get_many(STREAM, ["aegis.job.*.state"], timeout=15.0):
+            if item.marker:
+                continue
+            try:
+                heads.append(decode_head(subjects.token(item.subject, 2), item.data))
+            except errors.Unreadable as error:
+                log.warning("%s", error)
+        return heads
+
+    # --- writing -------------------------------------------------------------------------------------------------------------
+
+    async def create(self, state: JobState) -> Loaded:
+        """Store a new job: head (expected: none), specification and all shards in one batch. `WrongLastSequence` when the job exists."""
+        job = state.head.job
+        extra = [(subjects.job_spec(job), messages.encode(state.spec)), *_shards(state, range(len(state.shards)))]
+        return await self._write(job, state, 0, extra)
+
+    async def commit(self, old: Loaded, new: JobState) -> Loaded:
+        """Store `new` on top of `old`; shards that are other objects than in `old` are written with the head.
+
+        A terminal phase makes it the last commit of the job, which stays readable for 7 days.
+
+        `WrongLastSequence`: somebody else committed since `old` was read; load again and see who owns the job. `Unreachable`, `Rejected`: not stored.
+        `UnknownResult`: not even the leader could be asked in time; load again.
+        """
+        job, head = new.head.job, new.head
+        if job != old.state.head.job or head.uid != old.state.head.uid or len(new.shards) != len(old.state.shards):
+            raise ValueError(f"commit of {job} on top of {old.state.head.job}: another job")
+        if head.owner != old.state.head.owner:
+            raise ValueError(f"commit of {job} changes its owner: that is take_over")
+        if head.phase.terminal:
+            extra = [(subjects.job_spec(job), messages.encode(new.spec)), *_shards(new, range(len(new.shards)))]
+            return await self._write(job, new, old.seq, extra, final=True)
+        dirty = [k for k, shard in enumerate(new.shards) if shard is not old.state.shards[k]]
+        return await self._write(job, new, old.seq, _shards(new, dirty))
+
+    async def take_over(self, loaded: Loaded, replica: str) -> Loaded:
+        """Make `replica` the owner, term + 1. From then on every commit of the old owner is refused. Errors as `commit`."""
+        state = loaded.state.with_head(owner=Owner(replica, loaded.state.head.owner.term + 1))
+        return await self._write(state.head.job, state, loaded.seq, [])
+
+    async def _write(self, job: str, state: JobState, expect: int, extra: list[tuple[str, bytes]], final: bool = False) -> Loaded:
+        lock = self._locks.setdefault(job, asyncio.Lock())
+        async with lock:
+            try:
+                return await self._write_locked(job, state, expect, extra, final)
+            finally:
+                if final:
+                    self._locks.pop(job, None)
+
+    async def _write_locked(self, job: str, state: JobState, expect: int, extra: list[tuple[str, bytes]], final: bool) -> Loaded:
+        subject, data = subjects.job_state(job), messages.encode(state.head)
+        ttl = KEEP_ENDED if final else None
+        crashpoint("bus.before-commit")
+        started = time.perf_counter()
+        try:
+            if extra or final:
+                whole: list[tuple[str, bytes, int | None]] = [(subject, data, expect), *((name, body, None) for name, body in extra)]
+                seq = (await self._bus.batch(whole, ttl=ttl, rollup=final)).seq - len(extra)
+            else:
+                seq = (await self._bus.publish(subject, data, expect=expect)).seq
+        except (errors.UnknownResult, errors.WrongLastSequence) as error:
+            seq = await self._settle(job, data, expect, error)
+        metrics.COMMITS.labels("batch" if extra else "head").observe(time.perf_counter() - started)
+        crashpoint("bus.after-commit")
+        return self._loaded(state, seq, await self._time_of(seq))
+
+    async def _settle(self, job: str, data: bytes, expect: int, error: errors.BusError) -> int:
+        """Did it happen? The head read through the leader says: ours (its sequence), the old one (not stored), another's (`WrongLastSequence`)."""
+        found = await self._bus.get(STREAM, subjects.job_state(job), leader=True)
+        seq = found.seq if found is not None and not found.marker else 0
+        if found is not None and seq > expect and found.data == data:
+            log.info("job %s: commit %d had arrived: %s", job, seq, error)
+            return seq
+        if seq == expect and isinstance(error, errors.UnknownResult):
+            raise errors.Rejected(f"job {job}: commit not stored ({error})", retryable=True)
+        raise errors.WrongLastSequence(f"job {job}: the head is at {seq}, expected {expect}: another replica owns it now", 10071) from error
+
+    async def _time_of(self, seq: int) -> int:
+        """Server time of a message just stored; by our clock and the last known difference when it cannot be read."""
+        try:
+            item = await self._bus.get_seq(STREAM, seq, timeout=2.0)
+        except errors.BusError as error:
+            log.debug("time of commit %d: %s", seq, error)
+            item = None
+        now = int(time.time() * 1000)
+        if item is None:
+            return now + self._clock_offset
+        self._clock_offset = item.time_ms - now
+        return item.time_ms
+
+    def _loaded(self, state: JobState, seq: int, time_ms: int) -> Loaded:
+        """Fill `deadline.setAt`, 0 in the commit that sets it, with the server's time of that commit."""
+        deadline = state.head.deadline
+        if deadline is not None and deadline.setAt == 0:
+            state = state.with_head(deadline=msgspec.structs.replace(deadline, setAt=time_ms))
+        return Loaded(state, seq, time_ms)
+
+
+def _shards(state: JobState, which: Iterable[int]) -> list[tuple[str, bytes]]:
+    return [(subjects.job_pods(state.head.job, k), messages.encode(state.shards[k])) for k in which]
+
+
+def decode_head(job: str, data: bytes) -> Head:
+    """A head; `Unreadable` when it is of a higher version or no head at all."""
+    try:
+        version = msgspec.json.decode(_version_decoder.decode(data).get("v", b"0"), type=int)
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
+        raise errors.Unreadable(f"job {job}: its state is not readable: {error}") from None
+    if version > WIRE_VERSION:
+        raise errors.Unreadable(
+            f"job {job}: its state has version {version}, this process reads up to {WIRE_VERSION}: a newer Aegis wrote it. "
+            "Upgrade this replica; until then it leaves the job alone"
+        )
+    return _decode(job, Head, data)
+
+
+def _decode(job: str, kind: type[S], data: bytes) -> S:
+    try:
+        return messages.decode(kind, data)
+    except messages.BadMessage as error:
+        raise errors.Unreadable(f"job {job}: {error}") from None
+
+
+def _decode_shard(job: str, k: int, item: Stored | None) -> tuple[Pod, ...]:
+    if item is None:
+        raise errors.Unreadable(f"job {job}: shard {k} ({subjects.job_pods(job, k)}) is missing")
+    try:
+        return _shard_decoder.decode(item.data)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise errors.Unreadable(f"job {job}: shard {k} is not readable: {error}") from None

@@ -1,0 +1,157 @@
+"""Every setting of Aegis, as data: one frozen dataclass per section of `aegis.toml` (INTERFACE.md §3). How they are read: `config.py`.
+
+Field `max_retry` of section `job` is `[job] maxRetry` in the file and `AEGIS_JOB_MAX_RETRY` in the environment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+def duration(default: float) -> Any:
+    """A duration, float seconds; in file and environment a number of seconds or "10min", "500ms", "2h", "7d"."""
+    return field(default=default, metadata={"kind": "duration"})
+
+
+def share(default: float) -> Any:
+    """A share of 1; in file and environment 0.1 or "10%"."""
+    return field(default=default, metadata={"kind": "share"})
+
+
+def choice(default: str, *options: str) -> Any:
+    """One of `options`."""
+    return field(default=default, metadata={"kind": "choice", "options": options})
+
+
+@dataclass(frozen=True)
+class BusSettings:
+    servers: tuple[str, ...] = ()
+    creds: str = ""
+    tls_ca: str = ""
+    state: str = ""
+    connect_timeout: float = duration(10.0)
+    lease_ttl: float = duration(6.0)
+
+
+@dataclass(frozen=True)
+class ServiceSettings:
+    """What every service process has."""
+
+    replica: str = ""
+    listen: str = "127.0.0.1"
+    port: int = 0
+    drain_grace: float = duration(10.0)
+
+
+@dataclass(frozen=True)
+class MasterSettings:
+    """Of the master alone. What the times mean: `aegis_master.judge`, `aegis_master.settings`."""
+
+    silent: float = duration(15.0)
+    unconfirmed: float = duration(120.0)
+    quiet: float = duration(25.0)
+    common_share: float = share(0.2)
+    takeover_delay: float = duration(0.5)
+    scan: float = duration(0.5)
+    ack_after: float = duration(2.0)
+    progress: float = duration(5.0)
+    tick: float = duration(1.0)
+    trace: str = ""
+
+
+@dataclass(frozen=True)
+class CredentialsSettings:
+    listen: str = "127.0.0.1:0"
+    server: str = ""
+    state: str = ""
+    tls_ca: str = ""
+    ttl: float = duration(86400.0)
+    root_secret: str = ""
+    """Path of a mounted root secret; empty = the one in `state`."""
+    bus_servers: tuple[str, ...] = ()
+    """What agents are told to dial; empty = `bus.servers`."""
+    interval: float = duration(60.0)
+    """Time between two rounds of the level loop."""
+    account_grace: float = duration(900.0)
+    """How long the account of an ended job stays, so that its agents hear of the end."""
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    max_retry: int = 3
+    retry_reset_after: float = duration(0.0)
+    count_on: str = choice("all", "all", "user")
+    spares: int = 0
+    nproc_per_node: str = "1"
+    stop_grace: float = duration(15.0)
+    preempt_grace: float = duration(300.0)
+    placing_timeout: float = duration(1800.0)
+    pending_timeout: float = duration(600.0)
+    round_timeout: float = duration(600.0)
+
+
+@dataclass(frozen=True)
+class ChecksSettings:
+    expected_gpus: str = "auto"
+    expected_ports: str = "auto"
+    mounts: tuple[str, ...] = ()
+    disable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class HangSettings:
+    timeout: float = duration(600.0)
+    first_step: float = duration(3600.0)
+
+
+@dataclass(frozen=True)
+class CheckpointSettings:
+    dir: str = "auto"
+    layout: str = "auto"
+    wait_for_slow_node: float = duration(7200.0)
+
+
+@dataclass(frozen=True)
+class ActionsSettings:
+    mode: str = choice("observe", "observe", "advise", "act")
+    max_excluded: float = share(0.10)
+    max_excluded_floor: int = 1
+    exclude_for: float = duration(86400.0)
+
+
+@dataclass(frozen=True)
+class NotifySettings:
+    urls: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LogsSettings:
+    level: str = choice("info", "debug", "info", "warning", "error")
+    keep: float = duration(86400.0)
+
+
+@dataclass(frozen=True)
+class AgentSettings:
+    iface: str = ""
+    start_wait: float = duration(120.0)
+    heartbeat: float = duration(5.0)
+    state: str = ""
+
+
+SECTIONS: dict[str, type[Any]] = {
+    "bus": BusSettings,
+    "service": ServiceSettings,
+    "master": MasterSettings,
+    "credentials": CredentialsSettings,
+    "job": JobSettings,
+    "checks": ChecksSettings,
+    "hang": HangSettings,
+    "checkpoint": CheckpointSettings,
+    "actions": ActionsSettings,
+    "notify": NotifySettings,
+    "logs": LogsSettings,
+    "agent": AgentSettings,
+}
+UNTRUSTED_MAY_NOT_SET = ("bus", "credentials", "notify")
+"""Sections that the file of the working folder may not set: a cloned folder is not trusted."""

@@ -1,0 +1,3 @@
+from aegis_cli.main import main
+
+main()

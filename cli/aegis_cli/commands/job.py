@@ -1,0 +1,520 @@
+"""`aegis job ...`: submit, list, show, explain, and act on jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+import re
+import time
+from collections import deque
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from aegis_bus.errors import BusError
+from aegis_proto import api
+from aegis_proto.job import duration
+from aegis_proto.phases import Phase
+
+from aegis_cli import outcome, screen, spec, why
+from aegis_cli.client import Client, target_of
+from aegis_cli.client import run as run_async
+from aegis_cli.commands import run as running
+from aegis_cli.errors import CliError
+from aegis_cli.follow import ASK_EVERY, Follower, surface
+from aegis_cli.options import Env, command
+from aegis_cli.output import Column, table
+from aegis_cli.stack.output import LogLine, WorkerOutput, stored
+from aegis_cli.units import age
+
+JobName = Annotated[str, typer.Argument(metavar="JOB", help="Id, or name when it is clear.")]
+JobNames = Annotated[list[str], typer.Argument(metavar="JOB...", help="Ids or names.")]
+
+LIST = [
+    Column("JOB", lambda job: job.job),
+    Column("PHASE", lambda job: "Suspended" if job.suspended else job.phase),
+    Column("WORKERS", lambda job: f"{job.present}/{job.workers}" if job.present >= 0 else job.workers),
+    Column("RESTARTS", lambda job: f"{min(job.recoverCount, job.maxRetry)}/{job.maxRetry}"),
+    Column("STEP", lambda job: job.step if job.step >= 0 else ""),
+    Column("LAST-REASON", lambda job: job.failedReason or job.lastReason),
+    Column("AGE", lambda job: age(time.time() - job.createdAt / 1000)),
+    Column("NAMESPACE", lambda job: job.namespace, wide=True),
+    Column("INC", lambda job: job.incarnation, wide=True),
+    Column("USER", lambda job: job.user, wide=True),
+    Column("OWNER", lambda job: job.owner, wide=True),
+    Column("MODE", lambda job: job.mode, wide=True),
+]
+WORKERS = [
+    Column("W", lambda worker: worker.pod),
+    Column("NODE", lambda worker: worker.node),
+    Column("STATE", lambda worker: worker.mark or worker.state),
+    Column("RETRIES", lambda worker: worker.retries),
+    Column("ATTEMPT", lambda worker: worker.attempt),
+    Column("EXIT", lambda worker: worker.exitCode),
+    Column("LAST", lambda worker: worker.reason),
+]
+
+
+def chinese(detail: api.JobDetail) -> str:
+    """The sentence of the user's side, as the platform shows it."""
+    job = detail.summary
+    used = min(job.recoverCount, job.maxRetry)
+    return f"您的最大重启次数为 {job.maxRetry} 次,目前已重启 {used} 次;当发现硬件问题,系统将自动帮您重调度,目前已发生 {job.errorNodes} 次"
+
+
+def header(detail: api.JobDetail, lang: str = "en") -> str:
+    """The first lines of `job show`."""
+    job = detail.summary
+    since = (job.phaseSince or job.createdAt) / 1000
+    first = f"Job {job.job}   {job.phase} for {age(time.time() - since)}   incarnation {job.incarnation}"
+    if job.step >= 0:
+        first += f"   step {job.step:,}"
+    if job.mode == "plain":
+        first += "   plain: without Aegis"
+    if job.suspended:
+        first += "   suspended"
+    lines = [first]
+    if lang == "zh":
+        lines.append(chinese(detail))
+    else:
+        text = f"Restarts used {min(job.recoverCount, job.maxRetry)} of {job.maxRetry}, retries {detail.retries}."
+        if job.errorNodes:
+            text += f"  Left {job.errorNodes} node{'s' if job.errorNodes > 1 else ''}: " + ", ".join(
+                f"{n.name} ({n.reason})" for n in detail.errorNodes[:4]
+            )
+        lines.append(text)
+    if detail.waiting:
+        lines.append(f"Waiting: {detail.waiting}")
+    if job.failedReason:
+        lines.append(f"Failed: {job.failedReason}" + (f", exit code {job.exitCode}" if job.exitCode is not None else ""))
+    if detail.transitions:
+        last = detail.transitions[-1]
+        lines.append(f"Last: {why.clock_of(last.timeStamp)} {last.phaseFrom} -> {last.phaseTo}: {last.message or last.cause}")
+    return "\n".join(lines)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group, and `logs` as a short form."""
+    group = typer.Typer(help="Jobs: submit, watch, explain, act.", no_args_is_help=True)
+    app.add_typer(group, name="job")
+    _reading(group)
+    _logs(app, group)
+    _acting(group)
+
+
+def _reading(group: typer.Typer) -> None:
+    @command(group, "submit", acting=True, pass_through=True)
+    def submit(
+        env: Env,
+        *,
+        cmd: running.Command = None,
+        file: running.File = None,
+        name: running.Name = None,
+        workers: running.Workers = None,
+        nproc_per_node: running.Nproc = None,
+        max_retry: running.MaxRetry = None,
+        spares: running.Spares = None,
+        environment: running.Environment = None,
+        checkpoint_dir: running.CheckpointDir = None,
+        grace: running.Grace = None,
+        suspended: Annotated[bool, typer.Option("--suspended", help="Do not start it before `job resume`.")] = False,
+    ) -> None:
+        """Hand a job in and return; prints only its id."""
+        wishes = spec.Wishes(
+            tuple(cmd or ()), file, name, workers, nproc_per_node, max_retry, spares, tuple(environment or ()), checkpoint_dir, grace
+        )
+        start = running.prepare(env, wishes)
+        if env.dry_run:
+            env.out.document("Job", start.spec, running.plan(start), start.spec.name)
+            return
+
+        async def work() -> api.SubmitReply:
+            async with Client.of(env) as client:
+                return await running.submit(client, start.spec, suspended)
+
+        reply = run_async(work())
+        env.out.document("Job", reply, reply.job, reply.job)
+        env.out.note(f"aegis job attach {reply.job}   aegis job why {reply.job}   aegis job stop {reply.job}")
+
+    @command(group, "ls", "list", watch=True)
+    def ls(
+        env: Env,
+        *,
+        everything: Annotated[bool, typer.Option("--all", help="Also jobs that have ended.")] = False,
+        phase: Annotated[str, typer.Option("--phase", metavar="PHASE", help="Only this phase.")] = "",
+        user: Annotated[str, typer.Option("--user", metavar="USER", help="Only this user's.")] = "",
+        sort: Annotated[str, typer.Option("--sort", metavar="age|name|restarts", help="Order.")] = "age",
+    ) -> None:
+        """The jobs."""
+        keys = {"age": lambda job: -job.createdAt, "name": lambda job: job.job, "restarts": lambda job: -job.recoverCount}
+        if sort not in keys:
+            raise CliError("E107", f'--sort "{sort}": expected {", ".join(keys)}', exit=2)
+        if phase and phase not in [p.value for p in Phase]:
+            raise CliError("E107", f'--phase "{phase}": expected {", ".join(Phase)}', exit=2)
+        ended = everything or phase in ("Succeed", "Failed")
+
+        async def ask(client: Client) -> list[api.JobSummary]:
+            items: list[api.JobSummary] = []
+            after = ""
+            while True:
+                page = await client.query("jobs", api.JobsRequest(all=ended, phase=phase, user=user, after=after), api.Jobs)
+                items += page.items
+                if not page.more or not page.items:
+                    return sorted(items, key=keys[sort])
+                after = page.items[-1].job
+
+        async def work() -> None:
+            async with Client.of(env) as client:
+                jobs = await ask(client)
+                if not env.watch:
+                    empty = "no jobs" if ended else "no jobs that run (--all shows the ended)"
+                    env.out.listing("JobList", jobs, LIST, lambda job: job.job, empty)
+                    return
+                seen: dict[str, bytes] = {}
+                while True:
+                    for job in jobs:
+                        body = msgspec.json.encode(job)
+                        if seen.get(job.job) != body:
+                            seen[job.job] = body
+                            text = f"{job.job}  {job.phase}  restarts {job.recoverCount}/{job.maxRetry}  inc {job.incarnation}"
+                            env.out.line("Job", job, text)
+                    await asyncio.sleep(1.0)
+                    jobs = await ask(client)
+
+        run_async(work())
+
+    @command(group, "show", "describe", watch=True)
+    def show(
+        env: Env,
+        jobs: JobNames,
+        workers: Annotated[bool, typer.Option("--workers/--no-workers", help="The table of workers.")] = True,
+        lang: Annotated[str, typer.Option("--lang", metavar="en|zh", help="Language of the sentences.")] = "en",
+    ) -> None:
+        """Everything about jobs: state, budget, workers."""
+        if lang not in ("en", "zh"):
+            raise CliError("E107", f'--lang "{lang}": en or zh', exit=2)
+
+        async def work() -> None:
+            async with Client.of(env) as client:
+                last: dict[str, int] = {}
+                while True:
+                    for name in jobs:
+                        detail = await client.job(name)
+                        if last.get(name) == detail.seq:
+                            continue
+                        last[name] = detail.seq
+                        rows = list(detail.workers)
+                        while detail.moreWorkers and workers:
+                            more = await client.query("job", api.JobRequest(job=detail.summary.job, firstWorker=len(rows)), api.JobDetail)
+                            rows += more.workers
+                            if not more.moreWorkers or not more.workers:
+                                break
+                        if env.watch and env.out.machine:
+                            env.out.line("Job", detail, "")
+                        else:
+                            text = header(detail, lang) + ("\n" + table(rows, WORKERS, env.out.form == "wide") if workers and rows else "")
+                            env.out.document("Job", detail, text, detail.summary.job)
+                    if not env.watch:
+                        return
+                    await asyncio.sleep(ASK_EVERY)
+
+        run_async(work())
+
+    @command(group, "events", watch=True)
+    def events(
+        env: Env,
+        job: JobName,
+        since: Annotated[str, typer.Option("--since", metavar="TIME", help="Only the last so long (1h).")] = "",
+        kind: Annotated[str, typer.Option("--type", metavar="TYPE", help="Only this type.")] = "",
+    ) -> None:
+        """What happened, one decision a line."""
+        oldest = ""
+        if since:
+            try:
+                back = duration(since, "--since")
+            except ValueError as error:
+                raise CliError("E116", str(error).removeprefix("E117 ")) from None
+            oldest = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time.time() - back))
+
+        async def work() -> None:
+            async with Client.of(env) as client:
+                detail = await client.job(job, workers=False)
+                after, streaming = 0, env.watch
+                while True:
+                    page = await client.events(detail.summary.job, after)
+                    after = page.seq
+                    found = [item.event for item in page.items if item.event.time >= oldest and kind in ("", item.event.type)]
+                    if not streaming:
+                        columns = [
+                            Column("TIME", lambda event: event.time[:19].replace("T", " ")),
+                            Column("TYPE", lambda event: event.type),
+                            Column("PHASE", lambda event: event.phase),
+                            Column("INC", lambda event: event.incarnation),
+                            Column("RETRIES", lambda event: event.retries),
+                            Column("MESSAGE", lambda event: screen.plain(event).split("  ", 1)[1]),
+                        ]
+                        env.out.listing("EventList", found, columns, lambda event: event.eventId, "no events")
+                        return
+                    for event in found:
+                        env.out.line("Event", event, screen.plain(event))
+                    if found and Phase(found[-1].phase).terminal:
+                        return
+                    await asyncio.sleep(ASK_EVERY)
+
+        run_async(work())
+
+    @command(group, "why")
+    def explain(
+        env: Env,
+        job: JobName,
+        incarnation: Annotated[str, typer.Option("--incarnation", metavar="N|last|all", help="Only this run of the command.")] = "all",
+        timeline: Annotated[bool, typer.Option("--timeline", help="Every line, not only what changed the course.")] = False,
+        evidence: Annotated[bool, typer.Option("--evidence", help="With the evidence in full.")] = False,
+    ) -> None:
+        """Why the job is as it is: what happened, who says so, and what it waits for."""
+        if incarnation not in ("all", "last") and not incarnation.isdigit():
+            raise CliError("E107", f'--incarnation "{incarnation}": a number, last or all', exit=2)
+
+        async def work() -> why.Explanation:
+            async with Client.of(env) as client:
+                detail = await client.job(job)
+                found = await client.events(detail.summary.job)
+                try:
+                    pending = await client.pending(detail.summary.job)
+                except (CliError, BusError):
+                    pending = None
+                return why.explain(detail, [item.event for item in found.items], pending, incarnation, timeline)
+
+        explanation = run_async(work())
+        env.out.document("Explanation", explanation, why.render(explanation, evidence), explanation.job)
+
+    @command(group, "attach")
+    def attach(env: Env, job: JobName) -> int:
+        """The live screen of a running job; Ctrl-C leaves it running."""
+
+        async def work() -> int:
+            target = target_of(env)
+            async with Client.of(env, target) as client:
+                detail = await client.job(job, workers=False)
+                shown = surface(env.out)
+                output = WorkerOutput(target.stack, detail.summary.job) if target.stack else None
+                follower = Follower(client, detail.summary.job, shown, output, verbose=env.out.verbose > 0, keys="Ctrl-C detaches; the job goes on")
+                try:
+                    model = await follower.until(lambda m: m.terminal)
+                finally:
+                    shown.close()
+                if follower.detached or model.detail is None:
+                    env.out.note(f"detached; {detail.summary.job} goes on")
+                    return 0
+                return _end(env, model.detail)
+
+        return run_async(work())
+
+    @command(group, "wait")
+    def wait(
+        env: Env,
+        job: JobName,
+        until: Annotated[str, typer.Option("--for", metavar="succeed|phase=X|step=N", help="What to wait for (the end).")] = "end",
+    ) -> int:
+        """Wait for a job; ends with the training's exit code, or 6 after --timeout."""
+        done = condition(until)
+
+        async def work() -> int:
+            async with Client.of(env) as client:
+                detail = await client.job(job, workers=False)
+                start = time.monotonic()
+                while True:
+                    detail = await client.query("job", api.JobRequest(job=detail.summary.job, workers=False), api.JobDetail)
+                    reached = done(detail.summary)
+                    if reached or detail.summary.phase in ("Succeed", "Failed"):
+                        env.out.document("Job", detail, f"{detail.summary.job} {detail.summary.phase}", detail.summary.job)
+                        if until in ("end", "succeed"):
+                            return _end(env, detail)
+                        return 0 if reached else _end(env, detail) or 1
+                    if env.timeout_given and time.monotonic() - start > env.timeout:
+                        raise CliError("E109", f"{detail.summary.job} is {detail.summary.phase} after {env.timeout:g} s")
+                    await asyncio.sleep(ASK_EVERY)
+
+        return run_async(work())
+
+
+def condition(text: str) -> why.Condition:
+    """`end`, `succeed`, `phase=X`, `step=N` as a test of a JobSummary."""
+    if text in ("end", "succeed"):
+        return lambda job: job.phase in ("Succeed", "Failed")
+    key, sign, value = text.partition("=")
+    if key == "phase" and sign and value in [phase.value for phase in Phase]:
+        return lambda job: job.phase == value
+    if key == "step" and sign and value.isdigit():
+        return lambda job: job.step >= int(value)
+    raise CliError("E107", f'--for "{text}": expected succeed, phase=X ({", ".join(Phase)}) or step=N', exit=2)
+
+
+def _end(env: Env, detail: api.JobDetail) -> int:
+    error = outcome.problem(detail)
+    if error is not None:
+        env.out.error(error)
+    return outcome.exit_code(detail)
+
+
+def _logs(app: typer.Typer, group: typer.Typer) -> None:
+    def logs(
+        env: Env,
+        *,
+        job: JobName,
+        follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines come.")] = False,
+        worker: Annotated[str, typer.Option("--worker", metavar="W", help="Only this worker (w0).")] = "",
+        rank: Annotated[int | None, typer.Option("--rank", metavar="R", help="Only this rank.")] = None,
+        incarnation: Annotated[int | None, typer.Option("--incarnation", metavar="N", help="Only this run of the command.")] = None,
+        grep: Annotated[str, typer.Option("--grep", metavar="REGEX", help="Only lines that match.")] = "",
+        tail: Annotated[int, typer.Option("--tail", metavar="N", help="The last N lines (0: all).")] = 100,
+    ) -> None:
+        """What the workers printed (of the stack of this machine)."""
+        try:
+            pattern = re.compile(grep)
+        except re.error as error:
+            raise CliError("E107", f'--grep "{grep}": {error}', exit=2) from None
+
+        def wanted(line: LogLine) -> bool:
+            return (
+                (not worker or line.worker == worker)
+                and (rank is None or line.rank == rank)
+                and (incarnation is None or line.incarnation == incarnation)
+                and (line.incarnation >= 0 or env.out.verbose > 0)
+                and pattern.search(line.message) is not None
+            )
+
+        async def find() -> tuple[api.JobDetail, Path]:
+            target = target_of(env)
+            async with Client.of(env, target) as client:
+                detail = await client.job(job, workers=True)
+            if target.stack is None:
+                places = ", ".join(f"{view.pod} on {view.node}" for view in detail.workers[:8] if view.node)
+                raise CliError(
+                    "E104",
+                    f"logs of {detail.summary.job} lie at its nodes ({places or 'no node yet'}): in STATE/slots/*/agent.log of aegis-agent node. "
+                    "Only the stack of this machine can be read from here",
+                )
+            return detail, target.stack
+
+        detail, base = run_async(find())
+        name = detail.summary.job
+        if follow:
+            _follow_logs(env, name, base, wanted)
+            return
+        lines: deque[LogLine] = deque((line for line in stored(base, name) if wanted(line)), maxlen=tail or None)
+        for line in lines:
+            env.out.line("LogLine", _log_body(line), line.text)
+
+    command(group, "logs")(logs)
+    command(app, "logs")(logs)
+
+
+def _log_body(line: LogLine) -> dict[str, object]:
+    return {"worker": line.worker, "rank": line.rank, "incarnation": line.incarnation, "message": line.message}
+
+
+def _follow_logs(env: Env, name: str, base: Path, wanted: why.LineTest) -> None:
+    async def work() -> None:
+        output = WorkerOutput(base, name)
+        async with Client.of(env) as client:
+            while True:
+                detail = await client.query("job", api.JobRequest(job=name, workers=False), api.JobDetail)
+                for line in output.read():
+                    if wanted(line):
+                        env.out.line("LogLine", _log_body(line), line.text)
+                if detail.summary.phase in ("Succeed", "Failed"):
+                    return
+                await asyncio.sleep(ASK_EVERY)
+
+    try:
+        run_async(work())
+    except KeyboardInterrupt:
+        pass
+
+
+class Acted(msgspec.Struct):
+    """One line of what an acting verb did."""
+
+    job: str
+    before: str
+    after: str
+
+
+ACTED = [Column("JOB", lambda row: row.job), Column("BEFORE", lambda row: row.before), Column("AFTER", lambda row: row.after)]
+
+
+def _acting(group: typer.Typer) -> None:
+    for verb, text in (
+        ("stop", "End jobs: their processes get the grace, then are killed."),
+        ("suspend", "End the processes and free the nodes; `resume` starts anew."),
+        ("resume", "Start suspended jobs."),
+        ("restart", "Restart all workers in place; not counted."),
+    ):
+        _verb(group, verb, text)
+
+    @command(group, "set", acting=True)
+    def change(env: Env, job: JobName, settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", help="max-retry=N")]) -> None:
+        """Change a running job: max-retry."""
+        pairs: dict[str, str] = {}
+        for item in settings:
+            key, sign, value = item.partition("=")
+            if not sign:
+                raise CliError("E107", f'"{item}": expected KEY=VALUE', exit=2)
+            pairs[key] = value
+        for key in pairs:
+            if key != "max-retry":
+                raise CliError("E107", f'cannot set "{key}": max-retry is what a running job lets change', exit=2)
+
+        async def work() -> None:
+            async with Client.of(env) as client:
+                detail = await client.job(job, workers=False)
+                old = str(detail.summary.maxRetry)
+                row = {"job": detail.summary.job, "key": "max-retry", "old": old, "new": pairs["max-retry"]}
+                if not env.dry_run:
+                    reply = await client.action("set", detail.summary, env.reason, None, pairs)
+                    await _settled(client, reply, env.timeout)
+                columns = [Column(key.upper(), operator.itemgetter(key)) for key in ("key", "old", "new")]
+                env.out.listing("Action", [row], columns, lambda item: item["job"])
+
+        run_async(work())
+
+
+def _verb(group: typer.Typer, verb: str, text: str) -> None:
+    def act(env: Env, jobs: JobNames, grace: running.Grace = None) -> None:
+        try:
+            seconds = None if grace is None else duration(grace, "--grace")
+        except ValueError as error:
+            raise CliError("E116", str(error).removeprefix("E117 ")) from None
+
+        async def work() -> list[Acted]:
+            rows = []
+            async with Client.of(env) as client:
+                for name in jobs:
+                    detail = await client.job(name, workers=False)
+                    if env.dry_run:
+                        rows.append(Acted(detail.summary.job, detail.summary.phase, f"(would {verb})"))
+                        continue
+                    reply = await client.action(verb, detail.summary, env.reason, seconds)
+                    after = await _settled(client, reply, env.timeout)
+                    rows.append(Acted(reply.job, reply.before, after.phase if not after.suspended else f"{after.phase} (suspended)"))
+            return rows
+
+        rows = run_async(work())
+        env.out.listing("ActionList", rows, ACTED, lambda row: row.job)
+
+    act.__doc__ = text
+    command(group, verb, acting=True)(act)
+
+
+async def _settled(client: Client, reply: api.ActionReply, timeout: float) -> api.JobSummary:
+    """Until the owner has applied the wish; E108 when it does not within `timeout` (the wish stands)."""
+    deadline = time.monotonic() + timeout
+    while True:
+        detail = await client.query("job", api.JobRequest(job=reply.job, workers=False), api.JobDetail)
+        if detail.cursor >= reply.seq:
+            return detail.summary
+        if time.monotonic() > deadline:
+            raise CliError("E108", f"the wish is recorded, but no master has applied it within {timeout:g} s: aegis status")
+        await asyncio.sleep(0.05)

@@ -1,0 +1,212 @@
+"""`aegis run`: submit a job, show it live, end as it ends. Starts the stack of this machine when no bus is configured."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import uuid
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from aegis_proto import api
+from aegis_proto.phases import Phase
+from aegis_proto.state import JobSpec
+
+from aegis_cli import outcome, spec
+from aegis_cli.client import Client
+from aegis_cli.client import run as run_async
+from aegis_cli.commands.settings import configuration
+from aegis_cli.context import Target, of_stack, resolve
+from aegis_cli.errors import CliError
+from aegis_cli.follow import Follower, surface
+from aegis_cli.login import refuse_login_node
+from aegis_cli.options import Env, command
+from aegis_cli.output import API_VERSION
+from aegis_cli.stack import client as stacks
+from aegis_cli.stack import place, users
+from aegis_cli.stack.output import WorkerOutput
+
+Command = Annotated[list[str] | None, typer.Argument(metavar="[--] CMD...", help="The command line of one worker, as it is.", show_default=False)]
+File = Annotated[Path | None, typer.Option("--file", "-f", metavar="FILE", help="Job file (AegisJob, YAML or JSON; - = stdin).", show_default=False)]
+Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name of the job (from the script).", show_default=False)]
+Workers = Annotated[int | None, typer.Option("--workers", "-N", metavar="N", help="Workers, one per node (1).", show_default=False)]
+Nproc = Annotated[str | None, typer.Option("--nproc-per-node", metavar="N|auto", help="Processes per worker; auto: one per GPU.", show_default=False)]
+MaxRetry = Annotated[int | None, typer.Option("--max-retry", metavar="N", help="Faults the job may survive (3).", show_default=False)]
+Spares = Annotated[int | None, typer.Option("--spares", metavar="N", help="Nodes kept free for replacement (0).", show_default=False)]
+Environment = Annotated[list[str] | None, typer.Option("--env", metavar="K=V", help="For the command; K alone copies yours.", show_default=False)]
+CheckpointDir = Annotated[str | None, typer.Option("--checkpoint-dir", metavar="DIR", help="Where the training saves.", show_default=False)]
+Grace = Annotated[str | None, typer.Option("--grace", metavar="TIME", help="Time to end after a stop (15s).", show_default=False)]
+Report = Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write the RunReport (JSON) there.", show_default=False)]
+
+
+@dataclass(frozen=True)
+class Start:
+    """What `run` decided before anything happens."""
+
+    spec: JobSpec
+    target: Target | None
+    """None: the stack of this machine."""
+    base: Path
+    """Folder of that stack."""
+
+    @property
+    def local(self) -> bool:
+        return self.target is None
+
+
+def prepare(env: Env, wishes: spec.Wishes) -> Start:
+    """Target and specification; refuses what cannot work before a stack is started for it."""
+    settings = configuration(env)
+    target = resolve(env.context)
+    if target is not None and target.stack is not None:
+        target = None
+    base = place.base_dir()
+    if target is None:
+        refuse_login_node()
+    defaults = settings.job
+    if wishes.file is None:
+        wishes = replace(
+            wishes,
+            max_retry=defaults.max_retry if wishes.max_retry is None else wishes.max_retry,
+            spares=defaults.spares if wishes.spares is None else wishes.spares,
+            nproc=defaults.nproc_per_node if wishes.nproc is None else wishes.nproc,
+        )
+    namespace = env.namespace or (target.namespace if target else "") or ("default" if wishes.file is None else "")
+    return Start(spec.build(wishes, namespace, dict(os.environ) if target is None else None), target, base)
+
+
+def plan(start: Start) -> str:
+    """What --dry-run prints: placement, environment, budget, deadlines."""
+    job = start.spec
+    nodes = job.workers + job.spares
+    if not start.local:
+        where = f"bus {', '.join(start.target.servers if start.target else ())} (context {start.target.name if start.target else ''})"
+    elif nodes == 1:
+        where = f"this machine, stack in {start.base}"
+    else:
+        where = f"this machine, {nodes} virtual nodes, stack in {start.base}"
+    passed = sorted(job.env)
+    return "\n".join(
+        [
+            f"job         {job.name} in namespace {job.namespace}",
+            f"command     {' '.join(job.command)}",
+            f"directory   {job.cwd}",
+            f"placement   {job.workers} worker{'s' if job.workers > 1 else ''} x {job.nprocPerNode} process{'es' if job.nprocPerNode > 1 else ''}, "
+            f"{job.spares} spare; {where}",
+            f"environment {len(passed)} variables" + (" (yours, without other launchers' ranks)" if start.local else f": {' '.join(passed) or '-'}"),
+            f"budget      {job.maxRetry} faults; the next one ends the job",
+            f"deadlines   placed within {job.placingTimeout:g} s; a check round {job.roundTimeout:g} s; stop grace {job.stopGrace:g} s",
+            f"checkpoint  {job.checkpointDir or 'not named: a restart begins where the training itself resumes, else at step 0 (W201)'}",
+        ]
+    )
+
+
+async def submit(client: Client, job: JobSpec, suspended: bool = False) -> api.SubmitReply:
+    """Submit with a fresh uid: a repeat on the way is the same job."""
+    return await client.act("submit", api.Submit(job, uuid.uuid4().hex, suspended), api.SubmitReply, job.namespace)
+
+
+def register(app: typer.Typer) -> None:
+    """Add `run`."""
+
+    @command(app, "run", acting=True, pass_through=True)
+    def run(
+        env: Env,
+        *,
+        cmd: Command = None,
+        file: File = None,
+        name: Name = None,
+        workers: Workers = None,
+        nproc_per_node: Nproc = None,
+        max_retry: MaxRetry = None,
+        spares: Spares = None,
+        environment: Environment = None,
+        checkpoint_dir: CheckpointDir = None,
+        grace: Grace = None,
+        report: Report = None,
+        detach: Annotated[bool, typer.Option("--detach", "-d", help="Print the job's id and leave it running.")] = False,
+        keep_stack: Annotated[bool, typer.Option("--keep-stack", help="Leave the stack of this machine up afterwards.")] = False,
+    ) -> int:
+        """Run a training under Aegis and show it; ends with the training's own exit code (75, 76: budget spent)."""
+        wishes = spec.Wishes(
+            tuple(cmd or ()), file, name, workers, nproc_per_node, max_retry, spares, tuple(environment or ()), checkpoint_dir, grace
+        )
+        start = prepare(env, wishes)
+        if env.dry_run:
+            env.out.document("Job", start.spec, plan(start), start.spec.name)
+            return 0
+        if not start.local:
+            return run_async(_run(env, start, None, detach, report))
+        need = start.spec.workers + start.spec.spares
+        stack = stacks.join(start.base, nodes=need, pin=detach or keep_stack, say=env.out.note)
+        try:
+            if stack.started:
+                env.out.note(
+                    f"stack up in {stack.seconds:.1f} s, state in {stack.base}" + ("" if keep_stack or detach else "; it ends with its last user")
+                )
+            if need > 1:
+                env.out.note(f"{need} workers: {' '.join(stack.nodes[:need])} are virtual nodes of this machine")
+            return run_async(_run(env, start, stack, detach, report))
+        finally:
+            stack.leave()
+
+
+async def _run(env: Env, start: Start, stack: stacks.Stack | None, detach: bool, report: Path | None) -> int:
+    target = start.target or (of_stack(stack.base, stack.info) if stack else None)
+    async with Client.of(env, target) as client:
+        reply = await submit(client, start.spec)
+        if detach:
+            env.out.document("Job", reply, reply.job, reply.job)
+            env.out.note(f"aegis job attach {reply.job}   aegis job why {reply.job}   aegis job stop {reply.job}")
+            if stack is not None:
+                env.out.note("the stack of this machine stays up: aegis down ends it")
+            return 0
+        shown = surface(env.out)
+        output = WorkerOutput(stack.base, reply.job) if stack else None
+        follower = Follower(client, reply.job, shown, output, verbose=env.out.verbose > 0, keys="Ctrl-C stop · twice = kill")
+
+        async def stop(number: int) -> str:
+            detail = await client.job(reply.job, workers=False)
+            grace = start.spec.stopGrace if number == 1 else 0.0
+            await client.action("stop", detail.summary, "Ctrl-C", grace)
+            return f"stopping {reply.job}, grace {grace:g} s (Ctrl-C again: kill)" if number == 1 else f"killing {reply.job}"
+
+        try:
+            model = await follower.until(lambda m: m.terminal, stop)
+        finally:
+            shown.close()
+        detail = model.detail
+        if detail is None:
+            raise CliError("E108", f"nothing is known of {reply.job}")
+        if report is not None:
+            write_report(report, outcome.report(detail, model.events))
+        note_checkpoint(env, start.spec, detail)
+        error = outcome.problem(detail)
+        if error is not None and error.hint and stack is not None and not users.pinned(stack.base):
+            error.hint = "--keep-stack leaves the stack up, so that aegis job why can be asked afterwards"
+        if error is not None:
+            env.out.error(error)
+        if env.out.machine:
+            env.out.document("RunReport", outcome.report(detail, model.events))
+        return outcome.exit_code(detail)
+
+
+def write_report(path: Path, body: dict[str, object]) -> None:
+    """A RunReport file."""
+    try:
+        path.write_text(json.dumps({"apiVersion": API_VERSION, "kind": "RunReport", **body}, ensure_ascii=False, indent=2) + "\n")
+    except OSError as error:
+        print(f"aegis: report not written to {path}: {error.strerror}", file=sys.stderr)
+
+
+def note_checkpoint(env: Env, job: JobSpec, detail: api.JobDetail) -> None:
+    """W201, as far as it is known: a named folder in which nothing was written since the job began."""
+    if not job.checkpointDir or detail.summary.phase == Phase.SUCCEED:
+        return
+    folder, since = Path(job.cwd) / job.checkpointDir, detail.summary.createdAt / 1000
+    if folder.is_dir() and any(path.stat().st_mtime >= since for path in folder.rglob("*") if path.is_file()):
+        return
+    env.out.note(f"W201 no checkpoint was written in {folder}: another start begins at step 0")

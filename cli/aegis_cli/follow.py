@@ -1,0 +1,217 @@
+"""Following a job until it ends: asks the master, brings the model forward, shows it live or line by line. Used by `run`, `attach` and `wait`.
+
+A bus that is away is told and waited for: the training goes on without us.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from aegis_bus.errors import BusError
+from aegis_proto.api import JobDetail, JobRequest
+from aegis_proto.messages import JobEvent
+from aegis_proto.phases import Phase
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from aegis_cli import model as models
+from aegis_cli import screen
+from aegis_cli.client import Client
+from aegis_cli.errors import CliError
+from aegis_cli.output import Output
+from aegis_cli.stack.output import LogLine, WorkerOutput
+
+ASK_EVERY = 0.25
+PENDING_NOTE = 30.0
+"""Seconds of Pending after which the reason is printed unasked."""
+
+
+class Surface(Protocol):
+    """Where a followed job is shown."""
+
+    def show(self, model: models.Model) -> None: ...
+    def event(self, event: JobEvent) -> None: ...
+    def line(self, line: LogLine) -> None: ...
+    def note(self, text: str) -> None: ...
+    def close(self) -> None: ...
+
+
+class Lines:
+    """For pipes and CI: workers' output on stdout, one line per event on stderr."""
+
+    def __init__(self, out: Output) -> None:
+        self.out = out
+
+    def show(self, model: models.Model) -> None:
+        pass
+
+    def event(self, event: JobEvent) -> None:
+        self.out.note(screen.plain(event))
+
+    def line(self, line: LogLine) -> None:
+        if not self.out.machine:
+            print(line.text, flush=True)
+
+    def note(self, text: str) -> None:
+        self.out.note(text)
+
+    def close(self) -> None:
+        pass
+
+
+class Terminal:
+    """The live screen at the bottom of the terminal; what happened scrolls away above it and stays as the record."""
+
+    def __init__(self, out: Output) -> None:
+        self.console: Console = out.out
+        self.live = Live(console=self.console, auto_refresh=False, transient=False, redirect_stderr=False, redirect_stdout=False)
+        self.live.start()
+
+    def show(self, model: models.Model) -> None:
+        width, height = self.console.size
+        self.live.update(screen.view(model, width, max(min(height - 1, 24), 3)), refresh=True)
+
+    def event(self, event: JobEvent) -> None:
+        pass  # the screen has it
+
+    def line(self, line: LogLine) -> None:
+        self.console.print(Text(line.text), soft_wrap=True)
+
+    def note(self, text: str) -> None:
+        self.console.print(Text(text), soft_wrap=True)
+
+    def close(self) -> None:
+        self.live.stop()
+
+
+def surface(out: Output) -> Surface:
+    """Live on a terminal; lines without one, with CI set, or for programs."""
+    if sys.stdout.isatty() and not os.environ.get("CI") and not out.machine and not out.quiet:
+        return Terminal(out)
+    return Lines(out)
+
+
+class Follower:
+    """One followed job. `on_signal(n)` is called at the n-th Ctrl-C (or SIGTERM); what it returns is shown. None: a signal ends the following."""
+
+    def __init__(
+        self, client: Client, job: str, shown: Surface, output: WorkerOutput | None = None, *, verbose: bool = False, keys: str = ""
+    ) -> None:
+        self.client, self.job, self.shown, self.output, self.verbose = client, job, shown, output, verbose
+        self.model = models.Model(job, keys=keys, now=time.time())
+        self.detached = False
+        self._after = 0
+        self._pending_told = False
+        self._away = False
+        self._signals = 0
+        self._handlers: set[asyncio.Task[None]] = set()
+
+    async def until(
+        self, done: Callable[[models.Model], bool], on_signal: Callable[[int], object] | None = None, timeout: float | None = None
+    ) -> models.Model:
+        """Follow until `done(model)`, or until detached. E109 after `timeout` seconds."""
+        loop = asyncio.get_running_loop()
+        woken = asyncio.Event()
+        deadline = None if timeout is None else loop.time() + timeout
+
+        def signalled() -> None:
+            self._signals += 1
+            if on_signal is None:
+                self.detached = True
+                woken.set()
+                return
+            task = asyncio.ensure_future(self._handle(on_signal, self._signals))
+            self._handlers.add(task)
+            task.add_done_callback(self._handlers.discard)
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, signalled)
+        try:
+            while True:
+                await self._step()
+                if self.detached or done(self.model):
+                    break
+                if deadline is not None and loop.time() > deadline:
+                    raise CliError("E109", f"{self.job}: still {self.model.phase} after {timeout:g} s")
+                try:
+                    async with asyncio.timeout(ASK_EVERY):
+                        await woken.wait()
+                except TimeoutError:
+                    pass
+            if not self.detached:
+                await self._last_words()
+            return self.model
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    async def _handle(self, on_signal: Callable[[int], object], number: int) -> None:
+        try:
+            answer = on_signal(number)
+            if asyncio.iscoroutine(answer):
+                answer = await answer
+            if answer:
+                self.shown.note(str(answer))
+        except (BusError, CliError) as error:
+            self.shown.note(str(error))
+
+    async def _step(self) -> None:
+        now = time.time()
+        try:
+            detail = await self.client.query("job", JobRequest(job=self.job), JobDetail)
+            page = await self.client.events(self.job, self._after)
+        except (BusError, CliError) as error:
+            if isinstance(error, CliError) and error.code in ("E103", "E104", "E107"):
+                raise
+            if not self._away:
+                self.shown.note(f"no answer from the bus ({error}); the training goes on, and so does this command when it is back")
+            self._away = True
+            self.model = models.at(self.model, now, "the bus does not answer: what you see is old; the training goes on")
+        else:
+            self._away = False
+            self._after = page.seq
+            self.model = models.at(models.with_detail(self.model, detail, now), now, "")
+            for stored in page.items:
+                fresh = models.with_event(self.model, stored.event)
+                if fresh is not self.model:
+                    self.model = fresh
+                    self.shown.event(stored.event)
+            await self._explain_pending(now)
+        self._drain()
+        self.shown.show(self.model)
+
+    async def _explain_pending(self, now: float) -> None:
+        detail = self.model.detail
+        if detail is None or self.model.phase is not Phase.PENDING or now - detail.summary.createdAt / 1000 < PENDING_NOTE:
+            return
+        try:
+            pending = await self.client.pending(self.job)
+        except (BusError, CliError):
+            pending = None
+        reason = (pending.message if pending else "") or detail.waiting or "no reason known: aegis status"
+        self.model = models.at(self.model, now, f"Pending: {reason}")
+        if not self._pending_told:
+            self._pending_told = True
+            self.shown.note(f"still Pending after {PENDING_NOTE:.0f} s: {reason}")
+
+    def _drain(self) -> None:
+        if self.output is not None:
+            for line in self.output.read():
+                if line.incarnation >= 0 or self.verbose:
+                    self.shown.line(line)
+
+    async def _last_words(self) -> None:
+        """What the workers wrote at the very end, and the events that came with it: until they say the end too, at most 2 s."""
+        deadline = time.monotonic() + 2.0
+        while time.monotonic() < deadline:
+            await self._step()
+            if self.model.events and Phase(self.model.events[-1].phase).terminal:
+                return
+            await asyncio.sleep(0.1)

@@ -1,0 +1,35 @@
+"""`aegis`: the command line. Puts the commands together; each lives in `commands/`."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from aegis_cli.commands import context, creds, demo, doctor, job, misc, node, run, settings, stack
+
+app = typer.Typer(
+    name="aegis",
+    help="Keeps large training jobs running: restarts in place, finds the bad node, says what it cost.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for module in (run, job, node, stack, creds, context, settings, doctor, demo, misc):
+    module.register(app)
+
+
+def main() -> None:
+    """Entry point."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(141)
+
+
+if __name__ == "__main__":
+    main()

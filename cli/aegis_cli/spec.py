@@ -1,0 +1,135 @@
+"""From the options of `run` and `job submit` to a job specification, or the error that says what is wrong with them."""
+
+from __future__ import annotations
+
+import getpass
+import glob
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from aegis_proto import job
+from aegis_proto.ids import nearest_id
+from aegis_proto.state import JobSpec
+
+from aegis_cli.errors import CliError, from_text
+
+_ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+NOT_PASSED = re.compile(
+    r"AEGIS_.*|_|SHLVL|OLDPWD|PWD|BASH_FUNC.*|LS_COLORS|SSH_.*|SLURM_.*|RANK|LOCAL_RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|PET_.*|TORCHELASTIC_.*"
+)
+"""What of the caller's environment a local job does not get: it describes this shell, or another launcher's ranks."""
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """Options of `run` and `job submit`; None = not given."""
+
+    command: tuple[str, ...] = ()
+    file: Path | None = None
+    name: str | None = None
+    workers: int | None = None
+    nproc: str | None = None
+    max_retry: int | None = None
+    spares: int | None = None
+    env: tuple[str, ...] = ()
+    checkpoint_dir: str | None = None
+    stop_grace: str | None = None
+
+
+def gpus() -> int:
+    """GPUs of this machine, by their device files (no driver call)."""
+    return len([path for path in glob.glob("/dev/nvidia[0-9]*") if path[len("/dev/nvidia") :].isdigit()])
+
+
+def build(wishes: Wishes, namespace: str, environ: Mapping[str, str] | None = None) -> JobSpec:
+    """The specification; options win over the file. `environ`: pass this environment on (a job on this machine); None = only --env.
+
+    Raises: CliError E107 (usage), E110, E112, E116, E117.
+    """
+    if wishes.file is None and not wishes.command:
+        raise CliError("E107", "no command: aegis run -- python train.py, or aegis run -f job.yaml", exit=2)
+    if wishes.file is not None and wishes.command:
+        raise CliError("E107", "both a job file and a command: give one of them", exit=2)
+    base = _from_file(wishes.file, namespace) if wishes.file is not None else JobSpec(name="", command=wishes.command, namespace=namespace)
+    changes: dict[str, object] = {}
+    if wishes.name is not None:
+        changes["name"] = wishes.name
+    elif not base.name:
+        changes["name"] = default_name(wishes.command)
+    for field, value in (
+        ("workers", wishes.workers),
+        ("maxRetry", wishes.max_retry),
+        ("spares", wishes.spares),
+        ("checkpointDir", wishes.checkpoint_dir),
+    ):
+        if value is not None:
+            changes[field] = value
+    if wishes.nproc is not None:
+        changes["nprocPerNode"] = _nproc(wishes.nproc)
+    if wishes.stop_grace is not None:
+        try:
+            changes["stopGrace"] = job.duration(wishes.stop_grace, "--grace")
+        except ValueError as error:
+            raise CliError("E116", str(error).removeprefix("E117 ")) from None
+    passed = {key: value for key, value in (environ or {}).items() if _ENV.match(key) and not NOT_PASSED.fullmatch(key) and "\0" not in value}
+    changes["env"] = {**passed, **base.env, **_pairs(wishes.env)}
+    if not base.cwd:
+        changes["cwd"] = os.getcwd()
+    if not base.user:
+        changes["user"] = _user()
+    spec = msgspec.structs.replace(base, **changes)
+    problems = job.validate(spec)
+    if problems:
+        first = problems[0]
+        text = "\n".join(problem.message if i else problem.message.removeprefix(f"{first.code} ") for i, problem in enumerate(problems))
+        raise CliError(first.code, text, field=first.field)
+    return spec
+
+
+def _from_file(path: Path, namespace: str) -> JobSpec:
+    try:
+        text = path.read_text() if str(path) != "-" else Path("/dev/stdin").read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CliError("E117", f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        return job.parse(text, namespace)
+    except job.SpecError as error:
+        raise from_text(f"{error.problems[0].code} {path}: {str(error).removeprefix(error.problems[0].code + ' ')}", "E117") from None
+
+
+def default_name(command: Sequence[str]) -> str:
+    """The script's name, else the program's: `python train.py` is `train`."""
+    for word in command:
+        if word.endswith((".py", ".sh")):
+            return nearest_id(Path(word).stem)[:32]
+    return nearest_id(Path(command[0]).name if command else "job")[:32]
+
+
+def _nproc(text: str) -> int:
+    if text == "auto":
+        return max(gpus(), 1)
+    if not re.fullmatch(r"-?\d+", text):
+        raise CliError("E116", f'--nproc-per-node "{text}": a number, or auto (one per GPU)')
+    return int(text)
+
+
+def _pairs(texts: Sequence[str]) -> dict[str, str]:
+    pairs = {}
+    for text in texts:
+        key, sign, value = text.partition("=")
+        if not sign:
+            value = os.environ.get(key, "")
+        pairs[key] = value
+    return pairs
+
+
+def _user() -> str:
+    try:
+        name = getpass.getuser()
+    except (OSError, KeyError):
+        return str(os.getuid())
+    return re.sub(r"[^A-Za-z0-9._/ +:@-]", "-", name)[:63]

@@ -1,0 +1,114 @@
+"""`aegis job why`: the story of a job as a person asks for it. Pure: events, transitions and the job controller's word in, an explanation out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+from aegis_proto.api import JobDetail, JobSummary
+from aegis_proto.api_nodes import JobPending
+from aegis_proto.messages import JobEvent
+from aegis_proto.phases import Phase
+
+from aegis_cli.output import Column, table
+from aegis_cli.stack.output import LogLine
+
+Condition = Callable[[JobSummary], bool]
+LineTest = Callable[[LogLine], bool]
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One line of the timeline: when, what, who says so, with which evidence."""
+
+    time: str
+    what: str
+    who: str
+    evidence: str
+    incarnation: int
+    counted: bool = False
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """`now`: the present state in a sentence; `waiting`: what it waits for, if anything."""
+
+    job: str
+    phase: str
+    now: str
+    waiting: str
+    lines: tuple[Line, ...]
+
+
+def clock_of(ms: int) -> str:
+    """Milliseconds since 1970 -> local time of day."""
+    return time.strftime("%H:%M:%S", time.localtime(ms / 1000))
+
+
+def explain(
+    detail: JobDetail, events: Sequence[JobEvent], pending: JobPending | None, incarnation: str = "all", timeline: bool = False
+) -> Explanation:
+    """Events first; transitions that no event tells (the head keeps the last 16) fill the gaps."""
+    lines = [_of_event(event) for event in events if timeline or event.counted or event.cause or event.type != "progress"]
+    if not lines:
+        lines = [
+            Line(
+                clock_of(step.timeStamp),
+                f"{step.phaseFrom} -> {step.phaseTo}: {step.message or step.cause}",
+                step.podName or "master",
+                step.cause,
+                step.incarnation,
+                step.counted,
+            )
+            for step in detail.transitions
+        ]
+    if incarnation == "last":
+        lines = [line for line in lines if line.incarnation == detail.summary.incarnation]
+    elif incarnation.isdigit():
+        lines = [line for line in lines if line.incarnation == int(incarnation)]
+    return Explanation(detail.summary.job, detail.summary.phase, _now(detail), _waiting(detail, pending), tuple(lines))
+
+
+def _of_event(event: JobEvent) -> Line:
+    who = f"{event.pod} on {event.node}" if event.pod and event.node else event.pod or "master"
+    return Line(event.time[11:19], event.message or f"{event.type} {event.phase}", who, event.cause, event.incarnation, event.counted)
+
+
+def _now(detail: JobDetail) -> str:
+    job = detail.summary
+    used = f"{min(job.recoverCount, job.maxRetry)} of {job.maxRetry} restarts used"
+    if job.phase == Phase.SUCCEED:
+        return f"{job.job} succeeded after {job.incarnation + 1} incarnation{'s' if job.incarnation else ''}, {used}"
+    if job.phase == Phase.FAILED:
+        return f"{job.job} failed ({job.failedReason or 'reason not recorded'}), {used}"
+    return f"{job.job} is {job.phase}, incarnation {job.incarnation}, {used}"
+
+
+def _waiting(detail: JobDetail, pending: JobPending | None) -> str:
+    if detail.summary.phase in (Phase.SUCCEED, Phase.FAILED):
+        return ""
+    if pending is not None and pending.message:
+        refused = "; ".join(f"{item.node}: {item.why}{f' ({item.detail})' if item.detail else ''}" for item in pending.refusals[:8])
+        return pending.message + (f" [{refused}]" if refused else "")
+    if pending is not None and pending.waitingTotal:
+        return f"{pending.waitingTotal} of {pending.workers} workers wait for a node ({', '.join(pending.waiting[:8])})"
+    if pending is not None and pending.stopping:
+        return f"the previous process of {', '.join(pending.stopping[:8])} is not yet known to be gone"
+    return detail.waiting
+
+
+def render(explanation: Explanation, evidence: bool = False) -> str:
+    """As text: the sentence, what it waits for, the timeline."""
+    parts = [explanation.now]
+    if explanation.waiting:
+        parts.append(f"waits   {explanation.waiting}")
+    columns = [
+        Column("TIME", lambda line: line.time),
+        Column("INC", lambda line: line.incarnation),
+        Column("", lambda line: "✗" if line.counted else "·"),
+        Column("WHAT", lambda line: line.what if evidence or len(line.what) <= 110 else line.what[:107] + "..."),
+        Column("WHO", lambda line: line.who),
+        Column("EVIDENCE", lambda line: line.evidence),
+    ]
+    if explanation.lines:
+        parts.append(table(list(explanation.lines), columns))
+    return "\n".join(parts)

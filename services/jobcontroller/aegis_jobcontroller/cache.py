@@ -1,0 +1,291 @@
+"""The store as this replica last saw it. Follows streams NODES and FLEET in order, heads of jobs by their view, heartbeats of nodes; makes a `World`.
+
+Reads only. Losing it costs a re-read. Heads: a core subscription wakes, all heads are read again every 30 s; pods are loaded when the head shows that
+something about places may have changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+import msgspec
+from aegis_bus.connection import Bus, Msg, Stored
+from aegis_bus.errors import BusError, Unreadable
+from aegis_bus.jobstore import JobStore, decode_head
+from aegis_bus.ordered import Gap, OrderedReader
+from aegis_proto import subjects
+from aegis_proto.messages import BadMessage, NodeSpec, NodeStatus, Place, Slot, Taint, decode
+from aegis_proto.state import Head
+
+from aegis_jobcontroller import metrics
+from aegis_jobcontroller.world import SILENT, Holding, Job, Node, Placed, World
+
+log = logging.getLogger(__name__)
+T = TypeVar("T", bound=msgspec.Struct)
+
+REREAD = 30.0
+FILTERS = {"NODES": ["aegis.node.*.taint", "aegis.node.*.slot.*", "aegis.place.*.*"], "FLEET": ["aegis.node.*.spec", "aegis.node.*.status"]}
+LOADS = 8
+"""Jobs loaded side by side."""
+
+
+def matters(old: Head | None, new: Head) -> bool:
+    """Whether places may have changed between two heads of a job. While a place is empty every commit may have said that an attempt is gone."""
+    if old is None or new.tally.filled < new.workerNum:
+        return True
+    return (old.phase, old.mode, old.seqNum, old.suspended, old.errorNodesTotal, old.tally.filled) != (
+        new.phase,
+        new.mode,
+        new.seqNum,
+        new.suspended,
+        new.errorNodesTotal,
+        new.tally.filled,
+    )
+
+
+class Cache:
+    """`changed` is set whenever a new plan or a new fact may be due. `ready` when everything was read once."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.changed = asyncio.Event()
+        self.sequence = {"NODES": 0, "FLEET": 0}
+        """Last sequence seen of each stream: after an own write, wait until it is here (`seen`)."""
+        self._bus = bus
+        self._store = JobStore(bus)
+        self._places: dict[tuple[str, str], Placed] = {}
+        self._slots: dict[str, dict[str, Holding]] = {}
+        self._taints: dict[str, tuple[Taint, int]] = {}
+        self._specs: dict[str, NodeSpec] = {}
+        self._statuses: dict[str, NodeStatus] = {}
+        self._heads: dict[str, tuple[Head, int]] = {}
+        self._jobs: dict[str, Job] = {}
+        self._ended: dict[str, float] = {}
+        self._stale: dict[str, None] = {}  # jobs to load, in order
+        self._load = asyncio.Event()
+        self._reread = asyncio.Event()
+        self._beats: dict[str, float] = {}
+        self._hear_since = time.monotonic()
+        self._read_once: set[str] = set()
+        self._moved = asyncio.Condition()
+
+    @property
+    def ready(self) -> bool:
+        return self._read_once == {"NODES", "FLEET", "heads"} and not self._stale
+
+    def could_not_hear(self) -> None:
+        """A reconnect or a stall of this process: silence before now is not the nodes'."""
+        self._hear_since = time.monotonic()
+        self._reread.set()
+
+    # --- the world ---------------------------------------------------------------------------------------------------------------
+
+    def world(self) -> World:
+        now = time.monotonic()
+        jobs = {
+            name: job if not job.head.phase.terminal else replace(job, ended_for=now - self._ended.setdefault(name, now))
+            for name, job in self._jobs.items()
+        }
+        nodes = {name: self._node(name, spec, now) for name, spec in self._specs.items()}
+        return World(jobs, self._places, nodes, int(time.time() * 1000))
+
+    def _node(self, name: str, spec: NodeSpec, now: float) -> Node:
+        beat = self._beats.get(name)
+        silent_for = now - max(beat or 0.0, self._hear_since)
+        taint = self._taints.get(name)
+        return Node(
+            spec,
+            self._statuses.get(name),
+            beat is not None and silent_for < SILENT,
+            silent_for,
+            taint[0] if taint is not None else None,
+            self._slots.get(name, _NO_SLOTS),
+        )
+
+    def taint_seq(self, node: str) -> int:
+        return self._taints[node][1] if node in self._taints else 0
+
+    # --- following the streams -----------------------------------------------------------------------------------------------------
+
+    async def follow(self, stream: str) -> None:
+        """Everything of a stream, then every change, for ever. A gap (or another, younger stream) means: all again."""
+        while True:
+            try:
+                found = await self._bus.get_many(stream, FILTERS[stream], timeout=60.0)
+            except BusError as error:
+                log.warning("%s cannot be read yet: %s", stream, error)
+                await asyncio.sleep(1.0)
+                continue
+            self._clear(stream)
+            for item in found:
+                self._take(stream, item)
+            last = max((item.seq for item in found), default=0)
+            await self._passed(stream, last)
+            self._read_once.add(stream)
+            async with OrderedReader(self._bus, stream, FILTERS[stream], start=last + 1) as reader:
+                async for change in reader:
+                    if isinstance(change, Gap):
+                        log.warning("%s begins at %d, %d was due: read anew", stream, change.first_seq, change.wanted)
+                        break
+                    self._take(stream, change)
+                    await self._passed(stream, change.seq)
+
+    def _clear(self, stream: str) -> None:
+        if stream == "NODES":
+            self._places.clear()
+            self._slots.clear()
+            self._taints.clear()
+        else:
+            self._specs.clear()
+            self._statuses.clear()
+        self.sequence[stream] = 0
+
+    async def _passed(self, stream: str, seq: int) -> None:
+        self.sequence[stream] = seq
+        self.changed.set()
+        async with self._moved:
+            self._moved.notify_all()
+
+    async def seen(self, seq: int, timeout: float = 5.0) -> bool:
+        """Wait until sequence `seq` of NODES is part of the world; False after `timeout` seconds."""
+        try:
+            async with asyncio.timeout(timeout), self._moved:
+                await self._moved.wait_for(lambda: self.sequence["NODES"] >= seq)
+            return True
+        except TimeoutError:
+            return False
+
+    def _take(self, stream: str, item: Stored) -> None:
+        tokens = item.subject.split(".")
+        if stream == "NODES" and tokens[1] == "place":
+            place = self._decode(Place, item)
+            # A released place is only waiting to be forgotten by the store.
+            if place is None or place.released:
+                self._places.pop((tokens[2], tokens[3]), None)
+            else:
+                self._places[tokens[2], tokens[3]] = Placed(place, item.seq)
+        elif tokens[3] == "slot":
+            slot = self._decode(Slot, item)
+            if slot is not None:
+                self._slots.setdefault(tokens[2], {})[tokens[4]] = Holding(slot, item.seq)
+        elif tokens[3] == "taint":
+            taint = self._decode(Taint, item)
+            if taint is not None:
+                self._taints[tokens[2]] = (taint, item.seq)
+        elif tokens[3] == "spec":
+            spec = self._decode(NodeSpec, item)
+            # The subject is what the server has proved; the body is only what was said.
+            if spec is not None:
+                self._specs[tokens[2]] = msgspec.structs.replace(spec, node=tokens[2])
+        elif tokens[3] == "status":
+            status = self._decode(NodeStatus, item)
+            if status is not None:
+                self._statuses[tokens[2]] = msgspec.structs.replace(status, node=tokens[2])
+
+    def _decode(self, kind: type[T], item: Stored) -> T | None:
+        if item.marker or not item.data:
+            return None
+        try:
+            return decode(kind, item.data)
+        except BadMessage as error:
+            metrics.UNREADABLE.labels(kind.__name__).inc()
+            log.warning("%s: %s", item.subject, error)
+            return None
+
+    # --- heartbeats and heads ------------------------------------------------------------------------------------------------------
+
+    async def on_beat(self, msg: Msg) -> None:
+        node = subjects.token(msg.subject, 2)
+        now = time.monotonic()
+        if now - self._beats.get(node, 0.0) >= SILENT:
+            self.changed.set()
+        self._beats[node] = now
+
+    async def on_head(self, msg: Msg) -> None:
+        """`aegis.view.job.<j>.state`: only what was accepted is republished."""
+        self._head(subjects.token(msg.subject, 3), msg.data, int(msg.headers.get("Nats-Sequence", "0")))
+
+    def _head(self, job: str, data: bytes, seq: int) -> None:
+        known = self._heads.get(job)
+        if known is not None and known[1] >= seq:
+            return
+        try:
+            head = decode_head(job, data)
+        except Unreadable as error:
+            metrics.UNREADABLE.labels("Head").inc()
+            log.warning("%s", error)
+            return
+        self._heads[job] = (head, seq)
+        loaded = self._jobs.get(job)
+        if matters(loaded.head if loaded is not None else None, head):
+            self._stale[job] = None
+            self._load.set()
+
+    async def reread_heads(self) -> None:
+        """Every 30 s, and whenever something may have been missed."""
+        while True:
+            self._reread.clear()
+            try:
+                found = await self._bus.get_many("CTL", ["aegis.job.*.state"], timeout=30.0)
+            except BusError as error:
+                log.warning("heads cannot be read yet: %s", error)
+                await asyncio.sleep(1.0)
+                continue
+            present = set()
+            for item in found:
+                if not item.marker:
+                    job = subjects.token(item.subject, 2)
+                    present.add(job)
+                    self._head(job, item.data, item.seq)
+            for job in [name for name in self._heads if name not in present]:
+                # Forgotten by the store (7 days after its end), or the store is another one.
+                for memory in (self._heads, self._jobs, self._ended, self._stale):
+                    memory.pop(job, None)
+            self._read_once.add("heads")
+            self.changed.set()
+            try:
+                async with asyncio.timeout(REREAD):
+                    await self._reread.wait()
+            except TimeoutError:
+                pass
+
+    async def load_jobs(self) -> None:
+        """Load what is stale, a few at a time."""
+        while True:
+            await self._load.wait()
+            self._load.clear()
+            while self._stale:
+                names = list(self._stale)[:LOADS]
+                for name in names:
+                    del self._stale[name]
+                results = await asyncio.gather(*(self._load_one(name) for name in names))
+                if not all(results):
+                    await asyncio.sleep(0.5)
+                self.changed.set()
+
+    async def _load_one(self, name: str) -> bool:
+        known = self._heads.get(name)
+        if known is None:
+            return True
+        if known[0].phase.terminal and name not in self._jobs and not any(job == name for job, _ in self._places):
+            return True  # ended, and nothing of it is placed
+        try:
+            loaded = await self._store.load(name)
+        except Unreadable as error:
+            metrics.UNREADABLE.labels("Job").inc()
+            log.warning("job %s is left alone: %s", name, error)
+            return True
+        except BusError as error:
+            log.warning("job %s cannot be read yet: %s", name, error)
+            self._stale[name] = None
+            return False
+        if loaded is not None:
+            self._jobs[name] = Job(loaded.state.head, tuple(loaded.state.pods()), loaded.state.spec, loaded.seq)
+        return True
+
+
+_NO_SLOTS: Mapping[str, Holding] = {}

@@ -1,0 +1,190 @@
+"""Writes what was planned: place and slot of a worker in one atomic batch, each expected as it was read. A refusal means that the world has moved on.
+
+Writes `aegis.place.<j>.<pod>` and `aegis.node.<n>.slot.<i>`; asks the credentials service for join tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Sequence
+
+import msgspec
+from aegis_bus.connection import Bus
+from aegis_bus.crashpoint import crashpoint
+from aegis_bus.errors import BusError, Rejected, WrongLastSequence
+from aegis_proto import subjects
+from aegis_proto.api import RequestRefused, read_reply
+from aegis_proto.credapi import JoinReply, JoinRequest
+from aegis_proto.messages import BadMessage, Place, Slot, encode, raw
+
+from aegis_jobcontroller import metrics
+from aegis_jobcontroller.plan import Action, Assign, Release, Retire, Stop
+from aegis_jobcontroller.world import NOBODY, Job, World
+
+log = logging.getLogger(__name__)
+
+BATCH_MESSAGES, BATCH_BYTES = 300, 2 << 20
+BATCHES = 4
+"""Batches side by side: the server allows 50 open ones per stream, for everybody."""
+TOKEN_TIMEOUT = 2.0
+TOKENS = 32
+"""Join tokens asked for side by side."""
+RETIRED_FOR = 7 * 86400.0
+"""Seconds that the place of an ended job stays readable."""
+
+Write = tuple[str, bytes, int | None]
+
+
+class Placer:
+    """`credentials`: host:port of the gRPC service, passed on to the agents."""
+
+    def __init__(self, bus: Bus, credentials: str) -> None:
+        self._bus = bus
+        self._credentials = credentials
+
+    async def apply(self, actions: Sequence[Action], world: World) -> int:
+        """Write all of them, job by job; returns the last sequence of NODES written (0: none). BusError when the bus is away: plan again later."""
+        last = 0
+        assigns = [action for action in actions if isinstance(action, Assign)]
+        for action in actions:
+            if not isinstance(action, Assign):
+                last = max(last, await self._end(action))
+        if assigns:
+            tokens = await self._tokens(assigns, world)
+            homes = {assign.job: assign.node for assign in assigns if assign.pod == "w0"}
+            groups = self._groups([(assign, self._writes(assign, world, tokens, homes)) for assign in assigns])
+            limit = asyncio.Semaphore(BATCHES)
+
+            async def place(group: list[tuple[Assign, list[Write]]]) -> int:
+                async with limit:
+                    return await self._place(group)
+
+            results = await asyncio.gather(*map(place, groups), return_exceptions=True)
+            for result in results:
+                if isinstance(result, BaseException):
+                    raise result
+                last = max(last, result)
+        return last
+
+    # --- endings -------------------------------------------------------------------------------------------------------------------
+
+    async def _end(self, action: Stop | Release | Retire) -> int:
+        try:
+            if isinstance(action, Stop):
+                log.info("stop %s/%s on %s", action.content.job, action.content.pod, action.node)
+                stopped = msgspec.structs.replace(action.content, stop=True)
+                return (await self._bus.publish(subjects.node_slot(action.node, action.slot), encode(stopped), expect=action.slot_seq)).seq
+            if isinstance(action, Release):
+                crashpoint("jobcontroller.before-release")
+                seq = (await self._bus.publish(subjects.node_slot(action.node, action.slot), encode(NOBODY), expect=action.slot_seq)).seq
+                crashpoint("jobcontroller.after-release")
+                return seq
+            place = msgspec.structs.replace(action.place, released=True)
+            subject = subjects.place(action.job, place.pod)
+            return (await self._bus.batch([(subject, encode(place), action.place_seq)], ttl=RETIRED_FOR, rollup=True)).seq
+        except WrongLastSequence:
+            metrics.REFUSED.inc()
+            return 0
+
+    # --- beginnings ------------------------------------------------------------------------------------------------------------------
+
+    async def _tokens(self, assigns: list[Assign], world: World) -> dict[tuple[str, str], str]:
+        """Join tokens; "" where the service is away or refuses (the worker then waits, and goes plain if it is a first attempt)."""
+        found: dict[tuple[str, str], str] = {}
+        limit = asyncio.Semaphore(TOKENS)
+        away = asyncio.Event()
+
+        async def ask(assign: Assign) -> None:
+            async with limit:
+                if away.is_set():
+                    return
+                subject = subjects.rpc_do("credentials", "join", world.jobs[assign.job].head.namespace)
+                request = JoinRequest(assign.job, assign.pod, assign.attempt)
+                try:
+                    reply = read_reply(JoinReply, await self._bus.request(subject, encode(request), timeout=TOKEN_TIMEOUT))
+                    found[assign.job, assign.pod] = reply.token
+                except (RequestRefused, BadMessage) as error:
+                    log.warning("no join token for %s/%s attempt %d: %s", assign.job, assign.pod, assign.attempt, error)
+                except BusError as error:
+                    away.set()
+                    log.warning("credentials are away, workers are placed without a join token: %s", error)
+
+        await asyncio.gather(*map(ask, assigns))
+        metrics.TOKENS_MISSING.inc(len(assigns) - len(found))
+        return found
+
+    def _writes(self, assign: Assign, world: World, tokens: dict[tuple[str, str], str], homes: dict[str, str]) -> list[Write]:
+        """Slot before place: whoever reads the place has read the slot. The slot that is left comes last."""
+        job = world.jobs[assign.job]
+        head = job.head
+        addr, port = plain_address(job, homes.get(assign.job, ""), world)
+        slot = Slot(
+            assign.job,
+            head.uid,
+            head.namespace,
+            assign.pod,
+            assign.attempt,
+            head.workerNum,
+            raw(job.spec),
+            tokens.get((assign.job, assign.pod), ""),
+            self._credentials,
+            addr,
+            port,
+            keepFailed=True,
+        )
+        place = Place(head.uid, assign.pod, assign.attempt, assign.node, assign.slot, world.now)
+        writes: list[Write] = [
+            (subjects.node_slot(assign.node, assign.slot), encode(slot), assign.slot_seq),
+            (subjects.place(assign.job, assign.pod), encode(place), assign.place_seq),
+        ]
+        if assign.clear is not None:
+            node, name, seq = assign.clear
+            writes.append((subjects.node_slot(node, name), encode(NOBODY), seq))
+        return writes
+
+    def _groups(self, items: list[tuple[Assign, list[Write]]]) -> list[list[tuple[Assign, list[Write]]]]:
+        """Placements of one job share a batch, within what one batch may hold."""
+        groups: list[list[tuple[Assign, list[Write]]]] = []
+        job, messages, size = "", 0, 0
+        for assign, writes in items:
+            weight = sum(len(data) for _, data, _ in writes)
+            if assign.job != job or messages + len(writes) > BATCH_MESSAGES or size + weight > BATCH_BYTES:
+                groups.append([])
+                job, messages, size = assign.job, 0, 0
+            groups[-1].append((assign, writes))
+            messages, size = messages + len(writes), size + weight
+        return groups
+
+    async def _place(self, group: list[tuple[Assign, list[Write]]]) -> int:
+        crashpoint("jobcontroller.before-place")
+        try:
+            seq = (await self._bus.batch([write for _, writes in group for write in writes], timeout=10.0)).seq
+        except WrongLastSequence as error:
+            metrics.REFUSED.inc()
+            log.info("placement of %s refused, planned again: %s", group[0][0].job, error)
+            return 0
+        except Rejected as error:
+            if not error.retryable:
+                log.error("placement of %s refused: %s", group[0][0].job, error)
+            raise
+        crashpoint("jobcontroller.after-place")
+        for assign, _ in group:
+            metrics.PLACEMENTS.labels("yes" if assign.attempt > 1 else "no").inc()
+            log.info("placed %s/%s attempt %d on %s slot %s", assign.job, assign.pod, assign.attempt, assign.node, assign.slot)
+        return seq
+
+
+def plain_address(job: Job, home: str, world: World) -> tuple[str, int]:
+    """Where w0 would listen if the job ran without Aegis: known to the platform alone, and equal for all first attempts of a job.
+
+    `home`: w0's node in this plan, "" when it has its place already. ("", 0) when it is not known: such a worker can only be managed.
+    """
+    first = world.places.get((job.head.job, "w0"))
+    node = world.nodes.get(home or (first.place.node if first is not None else ""))
+    if node is None:
+        return "", 0
+    low, high = job.spec.masterPortRange
+    digest = int.from_bytes(hashlib.sha256(job.head.uid.encode()).digest()[:8], "big")
+    return node.spec.addr or node.spec.host, low + digest % (high - low + 1)

@@ -1,0 +1,233 @@
+"""Where each worker goes: from what is known to what should be written. Pure: no clock, no bus; the same world gives the same plan in every replica.
+
+Rules (DESIGN.md §2, §5; design-attacks I, M, P)
+- A place is filled for attempt n when it holds none or a lower one, and that lower one is gone: by the state (`Pod.gone`) or by the node's daemon.
+- Only the master raises attempts; this module never counts, declares dead or excludes.
+- A node is usable for a job: registered, heard within 15 s, not tainted, not in the job's errorNodes or `exclude`, within `nodes` when given, of the
+  GPU type asked for, with a free slot, and without another worker of the same job.
+- A worker returns to the node it was on when that is usable (its checkpoints in memory and on local disk are there), else to the emptiest node.
+- The first placing of a job is all or nothing: two half-placed jobs would wait for each other. Later a lost worker is placed alone.
+- A plain job is placed once and never again. Slots that nobody is to hold any more are cleared; what still runs in a job that has ended, or of an
+  attempt that the state has given up, is stopped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from aegis_proto.ids import pod_index, pod_name
+from aegis_proto.messages import Place, Slot
+from aegis_proto.phases import Mode
+from aegis_proto.state import Pod
+
+from aegis_jobcontroller.world import Holding, Job, Node, Placed, World, excluded, free, reported_key
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Put attempt `attempt` of `pod` on (`node`, `slot`). The sequences are what the write expects. `clear`: the other slot that it leaves."""
+
+    job: str
+    pod: str
+    attempt: int
+    node: str
+    slot: str
+    place_seq: int
+    slot_seq: int
+    clear: tuple[str, str, int] | None = None  # node, slot, expected sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End what runs in a slot; the record stays, so that its end is told."""
+
+    node: str
+    slot: str
+    slot_seq: int
+    content: Slot
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The slot is nobody's any more. The worker's files stay on its node for reading."""
+
+    node: str
+    slot: str
+    slot_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retire:
+    """The place of a job that has ended: written once more, released, to be forgotten by the store in time."""
+
+    job: str
+    place: Place
+    place_seq: int
+
+
+Action = Assign | Stop | Release | Retire
+
+
+def natural(name: str) -> tuple[object, ...]:
+    """Sort key that puts n2 before n10."""
+    return tuple(int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name))
+
+
+Todo = tuple[int, Pod, Placed | None]
+"""A place to fill: index, pod, the placement before."""
+
+
+def waiting(job: Job, world: World) -> Iterator[Todo]:
+    """Places to fill, in pod order. Also those whose previous attempt still lives."""
+    head = job.head
+    if head.phase.terminal or head.suspended:
+        return
+    for index, pod in enumerate(job.pods):
+        before = world.places.get((head.job, pod_name(index)))
+        if before is None:
+            if not pod.present:
+                yield index, pod, None
+        elif before.place.attempt < pod.attempt and before.place.uid == head.uid and not pod.present and head.mode is Mode.MANAGED:
+            yield index, pod, before
+
+
+def may_place(pod: Pod, before: Placed | None, world: World) -> bool:
+    """The previous attempt is gone (or there was none)."""
+    return before is None or pod.gone or world.gone(before)
+
+
+def refusal(job: Job, node: Node, world: World, taken: frozenset[tuple[str, str]] | set[tuple[str, str]]) -> tuple[str, str] | None:
+    """Why this node cannot take one more worker of this job: (code, detail), None when it can. `taken`: slots given away in this plan."""
+    if not node.alive:
+        return "silent", f"not heard for {node.silent_for:.0f} s"
+    if excluded(node.taint, world.now):
+        return "excluded", node.taint.reason if node.taint is not None else ""
+    if node.name in job.error_nodes:
+        return "errorNode", next(e.reason for e in job.head.errorNodes if e.name == node.name)
+    if node.name in job.spec.exclude or (job.spec.nodes and node.name not in job.spec.nodes):
+        return "notAsked", ""
+    if job.spec.gpuType and node.spec.gpuType and job.spec.gpuType != node.spec.gpuType:
+        return "gpuType", node.spec.gpuType
+    if any(node.holding(slot).slot.job == job.head.job for slot in node.names()):
+        return "sameJob", ""
+    if not any(free(node, slot) and (node.name, slot) not in taken for slot in node.names()):
+        unclean = [node.reported(slot) for slot in node.names() if not node.reported(slot).clean]
+        if unclean:
+            return "unclean", unclean[0].message
+        return "busy", ", ".join(sorted({node.holding(slot).slot.job for slot in node.names()} - {""}))
+    return None
+
+
+def plan(world: World) -> list[Action]:
+    """Everything that should be written now, in order: what ends first, then what begins."""
+    actions = list(_endings(world))
+    actions += _beginnings(world)
+    return actions
+
+
+# --- endings -------------------------------------------------------------------------------------------------------------------
+
+
+def _endings(world: World) -> Iterator[Action]:
+    for node in sorted(world.nodes.values(), key=lambda n: natural(n.name)):
+        for slot in node.names():
+            action = _ending(world, node, slot)
+            if action is not None:
+                yield action
+    for (job_id, _), placed in sorted(world.places.items()):
+        job, node_ = world.jobs.get(job_id), world.nodes.get(placed.place.node)
+        held = node_ is not None and node_.holding(placed.place.slot).key == placed.key
+        if job is not None and job.head.phase.terminal and not held:
+            yield Retire(job_id, placed.place, placed.seq)
+
+
+def _ending(world: World, node: Node, slot: str) -> Action | None:
+    """What to do with a slot whose holder is not to be there any more. Of a job that cannot be read nothing is touched."""
+    holding = node.holding(slot)
+    job = world.jobs.get(holding.slot.job)
+    if holding.key is None or job is None:
+        return None
+    placed = world.places.get((holding.slot.job, holding.slot.pod))
+    if placed is None or placed.key != holding.key:
+        return Release(node.name, slot, holding.seq)  # another attempt has the place: the daemon ends what may still run here
+    status = node.reported(slot)
+    ended = reported_key(status) == holding.key and status.state == "gone"
+    if job.head.phase.terminal:
+        if ended:
+            return Release(node.name, slot, holding.seq)
+        over = job.ended_for >= job.stop_after
+    else:
+        over = not ended and job.pods[pod_index(holding.slot.pod)].attempt > placed.place.attempt
+    if over and not holding.slot.stop:
+        return Stop(node.name, slot, holding.seq, holding.slot)
+    return None
+
+
+# --- beginnings ----------------------------------------------------------------------------------------------------------------
+
+
+def _beginnings(world: World) -> list[Action]:
+    taken: set[tuple[str, str]] = set()
+    load = {node.name: sum(node.holding(slot).key is not None for slot in node.names()) for node in world.nodes.values()}
+    actions: list[Action] = []
+    for job in sorted(world.jobs.values(), key=lambda j: (-j.spec.priority, j.head.createdAt, j.head.job)):
+        found = _place_job(job, world, taken, load)
+        taken |= {(assign.node, assign.slot) for assign in found}
+        for assign in found:
+            load[assign.node] += 1
+        actions += found
+    return actions
+
+
+def _place_job(job: Job, world: World, taken: set[tuple[str, str]], load: dict[str, int]) -> list[Assign]:
+    todo = [(index, pod, before) for index, pod, before in waiting(job, world) if may_place(pod, before, world)]
+    if not todo:
+        return []
+    usable = sorted((n.name for n in world.nodes.values() if refusal(job, n, world, taken) is None), key=lambda name: (load[name], natural(name)))
+    chosen: dict[int, str] = {}
+    used: set[str] = set()
+    for index, pod, before in todo:
+        for name in (pod.pin, before.place.node if before is not None else ""):
+            back = before is not None and before.place.node == name and _can_return(job, before, world, taken)
+            if name and name not in used and (back or name in usable):
+                chosen[index] = name
+                used.add(name)
+                break
+    rest = iter([name for name in usable if name not in used])
+    for index, _, _ in todo:
+        if index not in chosen and (name := next(rest, "")):
+            chosen[index] = name
+    first = not any((job.head.job, pod_name(i)) in world.places for i in range(len(job.pods)))
+    if first and len(chosen) < len(job.pods):
+        return []
+    return [_assign(job, entry, chosen[entry[0]], world, taken) for entry in todo if entry[0] in chosen]
+
+
+def _can_return(job: Job, before: Placed, world: World, taken: set[tuple[str, str]]) -> bool:
+    """The slot of the attempt before is still this job's, is empty of processes, and its node is fine."""
+    node = world.nodes.get(before.place.node)
+    return node is not None and refusal(job, _vacated(node, before), world, taken) is None
+
+
+def _vacated(node: Node, before: Placed) -> Node:
+    """The node as it will be when the slot of that attempt is given up."""
+    if node.holding(before.place.slot).key != before.key:
+        return node
+    return replace(node, slots={**node.slots, before.place.slot: Holding(Slot(), node.holding(before.place.slot).seq)})
+
+
+def _assign(job: Job, todo: Todo, name: str, world: World, taken: set[tuple[str, str]]) -> Assign:
+    index, pod, before = todo
+    node = world.nodes[name]
+    clear: tuple[str, str, int] | None = None
+    if before is not None:
+        old = world.nodes.get(before.place.node)
+        if old is not None and old.holding(before.place.slot).key == before.key:
+            clear = (old.name, before.place.slot, old.holding(before.place.slot).seq)
+            node = _vacated(node, before) if old.name == name else node
+    slot = next(s for s in node.names() if free(node, s) and (name, s) not in taken)
+    if clear is not None and clear[:2] == (name, slot):
+        clear = None
+    return Assign(job.head.job, pod_name(index), pod.attempt, name, slot, before.seq if before is not None else 0, node.holding(slot).seq, clear)

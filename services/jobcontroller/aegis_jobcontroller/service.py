@@ -1,0 +1,183 @@
+"""The job controller, platform `nodes`: makes the placement equal to the state, and tells the masters what the platform knows.
+
+Any number of replicas. Owns nothing: what it needs is rebuilt from the store (`cache`), planned (`plan`), written by compare-and-set (`placer`)
+and told as facts (`facts`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Sequence
+
+from aegis_bus import config
+from aegis_bus.connection import Bus
+from aegis_bus.crashpoint import crashpoint
+from aegis_bus.errors import BusError
+from aegis_bus.identity import Identity
+from aegis_bus.lease import Lease
+from aegis_bus.service import Service, run_service
+from aegis_proto import subjects
+from aegis_proto.messages import encode
+
+from aegis_jobcontroller import metrics
+from aegis_jobcontroller.api import Api
+from aegis_jobcontroller.cache import Cache
+from aegis_jobcontroller.facts import News, Teller, facts
+from aegis_jobcontroller.placer import Placer
+from aegis_jobcontroller.plan import plan, waiting
+from aegis_jobcontroller.world import World, excluded
+
+log = logging.getLogger(__name__)
+
+TICK = 1.0
+"""Seconds after which the world is looked at again though nothing was heard: silence and deadlines make no noise."""
+GATHER = 0.02
+SHARE = 5
+"""A pass that took t seconds is followed by at least SHARE times t of rest."""
+TELLERS = 16
+
+
+class Controller:
+    """One replica. `run` until cancelled."""
+
+    def __init__(self, bus: Bus, credentials: str) -> None:
+        self.cache = Cache(bus)
+        self._bus = bus
+        self._placer = Placer(bus, credentials)
+        self._teller = Teller()
+
+    async def start(self, service: Service) -> None:
+        """Subscribe first, then read: nothing can go between."""
+        cache = self.cache
+        await self._bus.subscribe("aegis.view.job.*.state", cache.on_head, timeout=30.0)
+        await self._bus.subscribe("aegis.node.*.hb", cache.on_beat, timeout=30.0)
+        for stream in ("NODES", "FLEET"):
+            service.spawn(cache.follow(stream), f"follow {stream}")
+        service.spawn(cache.reread_heads(), "heads")
+        service.spawn(cache.load_jobs(), "load")
+        service.spawn(self._listen(service), "hearing")
+        service.spawn(self._passes(service), "passes")
+        await Api(self._bus, cache, self.tell).start()
+
+    async def _listen(self, service: Service) -> None:
+        """After a reconnect or a stall of our own, silence is ours."""
+        generation, lag = self._bus.generation, service.lag.last_at
+        while True:
+            await asyncio.sleep(0.5)
+            if (self._bus.generation, service.lag.last_at) != (generation, lag) or not self._bus.connected:
+                generation, lag = self._bus.generation, service.lag.last_at
+                self.cache.could_not_hear()
+
+    async def _passes(self, service: Service) -> None:
+        while not service.stopping.is_set():
+            try:
+                async with asyncio.timeout(TICK):
+                    await self.cache.changed.wait()
+            except TimeoutError:
+                pass
+            await asyncio.sleep(GATHER)
+            self.cache.changed.clear()
+            if not self.cache.ready or not self._bus.connected:
+                continue
+            began = time.monotonic()
+            try:
+                await self._one_pass()
+            except BusError as error:
+                log.warning("pass not finished, planned again: %s", error)
+                await asyncio.sleep(0.5)
+                self.cache.changed.set()
+            metrics.PASS.observe(time.monotonic() - began)
+
+    async def _one_pass(self) -> None:
+        began = time.monotonic()
+        world = self.cache.world()
+        due = self._teller.due(facts(world), began, world.now)
+        actions = plan(world)
+        _gauges(world)
+        busy = time.monotonic() - began
+        await self._tell_all(due)
+        if actions:
+            seq = await self._placer.apply(actions, world)
+            if not await self.cache.seen(seq):
+                log.warning("own write %d of NODES not seen yet", seq)
+            self.cache.changed.set()
+        await asyncio.sleep(SHARE * busy)
+
+    # --- facts -------------------------------------------------------------------------------------------------------------------
+
+    async def _tell_all(self, due: Sequence[News]) -> None:
+        limit = asyncio.Semaphore(TELLERS)
+
+        async def one(item: News) -> None:
+            async with limit:
+                await self.tell(item)
+                self._teller.said(item, time.monotonic())
+
+        results = await asyncio.gather(*map(one, due), return_exceptions=True)
+        for error in results:
+            if error is not None:
+                if not isinstance(error, BusError):
+                    raise error
+                log.warning("fact not told, told again: %s", error)
+
+    async def tell(self, item: News) -> None:
+        """Store one fact; the same fact from another replica is kept once."""
+        crashpoint("jobcontroller.before-fact")
+        await self._bus.publish(subjects.fact(item.job, item.pod), encode(item.fact), msg_id=item.msg_id)
+        crashpoint("jobcontroller.after-fact")
+        metrics.FACTS.labels(item.fact.kind.value).inc()
+        log.info("fact %s %s/%s attempt %d %s", item.fact.kind.value, item.job, item.pod, item.fact.attempt, item.fact.message)
+
+
+def _gauges(world: World) -> None:
+    alive = sum(node.alive for node in world.nodes.values())
+    metrics.NODES.labels("alive").set(alive)
+    metrics.NODES.labels("silent").set(len(world.nodes) - alive)
+    metrics.NODES_EXCLUDED.set(sum(excluded(node.taint, world.now) for node in world.nodes.values()))
+    metrics.WAITING.set(sum(len(list(waiting(job, world))) for job in world.jobs.values()))
+
+
+async def start(service: Service) -> None:
+    """Until the service is to stop."""
+    settings = service.config
+    replica = settings.service.replica or f"jobcontroller-{socket.gethostname().split('.')[0].lower()}-{secrets.token_hex(3)}"
+    bus = await Bus.connect(
+        Identity.from_creds_file(settings.bus.creds),
+        settings.bus.servers,
+        name=replica if replica.startswith("jobcontroller") else f"jobcontroller-{replica}",
+        tls_ca=settings.bus.tls_ca or None,
+        timeout=settings.bus.connect_timeout,
+    )
+    service.health["bus"] = lambda: bus.connected
+    lease = Lease(bus, replica, "jobcontroller", settings.bus.lease_ttl)
+    try:
+        await lease.start()
+        controller = Controller(bus, settings.credentials.server)
+        service.health["read"] = lambda: controller.cache.ready
+        await controller.start(service)
+        await service.stopping.wait()
+        await lease.stop()
+    finally:
+        await bus.close()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`python -m aegis_jobcontroller`. Settings: INTERFACE.md §3; `credentials.server` is what agents are told."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words:
+        sys.stderr.write(f"aegis-jobcontroller: {' '.join(words)}: takes no arguments, only aegis.toml and AEGIS_ variables\n")
+        return 2
+    try:
+        settings = config.load()
+    except config.ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    if not settings.bus.servers or not settings.bus.creds:
+        sys.stderr.write("E130 the job controller needs bus.servers (AEGIS_BUS_SERVERS) and bus.creds (AEGIS_BUS_CREDS)\n")
+        return 2
+    return run_service("jobcontroller", start, settings)

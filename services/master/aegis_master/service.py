@@ -1,0 +1,203 @@
+"""The master: start, loop, stop. Any number of replicas, each with a lease; each job has one owner among them.
+
+Reads and writes through the parts: `heads` (all heads), `ownership` (who owns what), `owner` (one job), `api` (requests), `publish` (effects).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+from dataclasses import dataclass
+
+import structlog
+from aegis_bus import errors
+from aegis_bus.config import Config, ConfigError
+from aegis_bus.connection import Bus
+from aegis_bus.identity import Identity
+from aegis_bus.jobstore import JobStore
+from aegis_bus.lease import Lease
+from aegis_bus.service import Service
+from aegis_proto import subjects
+from aegis_proto.ids import nearest_id
+from aegis_proto.messages import BadMessage, Era, decode
+
+from aegis_master import metrics
+from aegis_master.api import Api
+from aegis_master.clock import ServerClock
+from aegis_master.effects import Effects
+from aegis_master.heads import Heads
+from aegis_master.judge import JudgeTimes
+from aegis_master.owner import Shared
+from aegis_master.ownership import Ownership
+from aegis_master.publish import Publisher, Trace
+from aegis_master.queries import Queries
+from aegis_master.settings import MasterSettings, OwnerSettings
+
+log = structlog.get_logger("aegis.master.service")
+HEADS_AGAIN = 300.0
+"""Seconds between full reads of all heads (ended ones expire without a view)."""
+
+
+@dataclass(slots=True)
+class EraHolder:
+    """Era of the store, as last read."""
+
+    era: str = ""
+
+
+class Master:
+    """One replica. `start` until it serves, `run` until cancelled, `stop` gives everything away."""
+
+    def __init__(self, bus: Bus, settings: MasterSettings, replica: str) -> None:
+        self.bus = bus
+        self.settings = settings
+        self.replica = replica
+        self.clock = ServerClock()
+        self.store = JobStore(bus)
+        self.lease = Lease(bus, replica, "master", settings.lease_ttl)
+        self.era = EraHolder()
+        self.may_write = asyncio.Event()
+        self.may_write.set()
+        self.trace = Trace(settings.trace)
+        self.effects = Effects(Publisher(bus))
+        shared = Shared(
+            replica,
+            bus,
+            self.store,
+            self.effects,
+            self.clock,
+            settings.owner,
+            self.trace,
+            self.may_write,
+            lambda: self.era.era,
+        )
+        self.heads = Heads(bus, self.clock)
+        self.ownership = Ownership(shared, self.heads, settings)
+        self.heads.changed = self.ownership.job_changed
+        self.api = Api(bus, self.store, self.ownership, Queries(bus, self.store, self.heads, self.ownership), settings)
+        self._lag_seen = float("-inf")
+        self._generation = bus.generation
+
+    async def start(self) -> None:
+        """Be ready to own jobs and to answer. BusError when the bus or its streams are not there."""
+        await self._read_era()
+        await self.lease.start()
+        await self.heads.start()
+        await self.api.start()
+        log.info("master ready", replica=self.replica, era=self.era.era, jobs=len(self.heads))
+
+    async def run(self, service: Service | None = None) -> None:
+        """Everything that goes on beside the owners, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.ownership.watch(), name="ownership")
+            group.create_task(self._watch_self(service), name="self")
+            group.create_task(self._watch_store(), name="store")
+
+    async def _watch_self(self, service: Service | None) -> None:
+        """Our own lease, our own lag, our own connection: when we may have missed something, nobody is judged."""
+        while True:
+            await asyncio.sleep(0.2)
+            if self.lease.lost.is_set() == self.may_write.is_set():
+                (self.may_write.clear if self.lease.lost.is_set() else self.may_write.set)()
+            if service is not None and service.lag.last_at > self._lag_seen:
+                self._lag_seen = service.lag.last_at
+                metrics.LAGS.inc()
+                self.ownership.quiet()
+            if self.bus.connected and self.bus.generation != self._generation:
+                self._generation = self.bus.generation
+                self.ownership.quiet()
+                try:
+                    await self._read_era()
+                    await self.heads.load()
+                except errors.BusError as error:
+                    log.info("after a reconnect: not readable yet", error=str(error))
+                    self._generation = -1
+
+    async def _watch_store(self) -> None:
+        """Era and fill of the store."""
+        waited = 0.0
+        while True:
+            await asyncio.sleep(self.settings.era_poll)
+            waited += self.settings.era_poll
+            try:
+                await self._read_era()
+                await self.api.store_used()
+                if waited >= HEADS_AGAIN:
+                    waited = 0.0
+                    await self.heads.load()
+            except errors.BusError as error:
+                log.info("store not readable now", error=str(error))
+
+    async def _read_era(self) -> None:
+        item = await self.bus.get("CTL", subjects.ERA)
+        if item is None:
+            return
+        try:
+            era = decode(Era, item.data).era
+        except BadMessage as error:
+            log.error("the era of the store is not readable", error=str(error))
+            return
+        if era != self.era.era:
+            known, self.era.era = self.era.era, era
+            if known:
+                log.warning("the store is another one", era=era, before=known)
+                self.ownership.quiet()
+                self.ownership.poke()
+
+    async def stop(self, grace: float) -> None:
+        """Give all jobs away, then the lease, so that others take over at once."""
+        await self.ownership.stop(grace)
+        await self.lease.stop()
+        await self.effects.close()
+        self.trace.close()
+
+
+def replica_name(configured: str) -> str:
+    """The configured name, or one that no other process has."""
+    if configured:
+        if nearest_id(configured) != configured:
+            raise ConfigError(f'E130 service.replica "{configured}": use a-z, 0-9 and -, at most 40. Nearest: {nearest_id(configured)}')
+        return configured
+    return nearest_id(f"m-{socket.gethostname()[:20]}-{os.getpid()}-{secrets.token_hex(3)}")
+
+
+async def serve(service: Service) -> None:
+    """`start` of `aegis_bus.service.run_service`."""
+    config = service.config
+    settings, replica = settings_of(config), replica_name(config.service.replica)
+    identity = Identity.from_creds_file(config.bus.creds) if config.bus.creds else Identity.new()
+
+    async def reread() -> str:
+        """The operator renews the file; the process reads it again when the server refuses the old JWT."""
+        return Identity.from_creds_file(config.bus.creds).jwt if config.bus.creds else identity.jwt
+
+    bus = await Bus.connect(
+        identity,
+        list(config.bus.servers),
+        name=f"master-{replica}",
+        tls_ca=config.bus.tls_ca or None,
+        timeout=config.bus.connect_timeout,
+        jwt_source=reread,
+    )
+    service.health["bus"] = lambda: bus.connected
+    try:
+        master = Master(bus, settings, replica)
+        await master.start()
+        service.health["lease"] = lambda: not master.lease.lost.is_set()
+        service.spawn(master.run(service), "master")
+        await service.stopping.wait()
+        await master.stop(max(1.0, config.service.drain_grace - 3.0))
+    finally:
+        await bus.close(2.0)
+
+
+def settings_of(config: Config) -> MasterSettings:
+    """The settings of this service out of the whole configuration."""
+    if not config.bus.servers:
+        raise ConfigError('E130 bus.servers is not set: [bus] servers = ["tls://host:4222"], or AEGIS_BUS_SERVERS')
+    given = config.master
+    judge = JudgeTimes(silent=given.silent, unconfirmed=given.unconfirmed, quiet=given.quiet, common_share=given.common_share)
+    owner = OwnerSettings(judge=judge, ack_after=given.ack_after, progress=given.progress, tick=given.tick)
+    return MasterSettings(owner, config.bus.lease_ttl, scan=given.scan, takeover_delay=given.takeover_delay, trace=given.trace)

@@ -1,0 +1,3 @@
+"""Fixtures for all tests: see `harness/`."""
+
+pytest_plugins = ["harness.bus", "harness.site"]

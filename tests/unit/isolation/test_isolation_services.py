@@ -1,0 +1,188 @@
+"""Services (account AEGIS): each can do its work, and what is another's work is refused. They are trusted not to aim replies, and nothing else."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from aegis_bus.ordered import OrderedReader
+from aegis_proto import streams, subjects
+from aegis_proto.roles import SERVICES
+from harness.site import A, RawOf, Secured
+from harness.waiting import until
+
+WORKERS = [role for role in SERVICES if role != "admin"]
+
+WRITES = {
+    "credentials": [subjects.cred("zeta-777777"), subjects.dlq("credentials", "rpc")],
+    "master": [
+        subjects.job_event(A),
+        subjects.job_progress(A),
+        subjects.fact(A, "job"),
+        subjects.lease("m1"),
+        subjects.dlq("master", "REPORTS", A),
+        "aegis.job.zeta-777777.state",
+        "aegis.job.zeta-777777.pods.0",
+        "aegis.job.zeta-777777.spec",
+    ],
+    "jobcontroller": [
+        subjects.place("zeta-777777", "w0"),
+        subjects.node_slot("n9", 0),
+        subjects.node_taint("n9"),
+        subjects.fact(A, "w0"),
+        subjects.lease("j1"),
+        subjects.dlq("jobcontroller", "NODES"),
+    ],
+    "lognexus": [subjects.verdict("lognexus", "job", "x"), subjects.fact(A, "w0"), subjects.dlq("lognexus", "LOGS", A)],
+    "lemon": [subjects.verdict("lemon", "node", "x"), subjects.node_taint("n9"), subjects.dlq("lemon", "EVENTS")],
+    "netmon": [subjects.verdict("netmon", "link", "x"), subjects.net_counter("n9"), subjects.lease("net1"), subjects.dlq("netmon", "METRICS")],
+}
+READS = {
+    "credentials": ["CTL"],
+    "master": ["CTL", "REPORTS", "EVENTS", "STORY"],
+    "jobcontroller": ["CTL", "NODES", "FLEET"],
+    "lognexus": ["LOGS", "METRICS", "BLOBS", "EVENTS"],
+    "lemon": ["METRICS", "EVENTS", "STORY"],
+    "netmon": ["METRICS", "EVENTS"],
+}
+GETS = {
+    "credentials": ["CTL"],
+    "master": ["CTL", "NODES", "FLEET", "EVENTS", "STORY"],
+    "jobcontroller": ["CTL", "NODES", "FLEET"],
+    "lognexus": ["EVENTS"],
+    "lemon": ["NODES", "FLEET", "EVENTS", "STORY"],
+    "netmon": ["FLEET", "EVENTS"],
+}
+HEARS = {
+    "credentials": ["aegis.rpc.credentials.do.*.*", "aegis.view.job.*.state"],
+    "master": ["aegis.rpc.master.>", "aegis.job.*.hb.*", "aegis.view.>"],
+    "jobcontroller": ["aegis.rpc.jobcontroller.>", "aegis.view.>", "aegis.node.*.hb"],
+    "lognexus": ["aegis.rpc.lognexus.>", "aegis.view.>"],
+    "lemon": ["aegis.rpc.lemon.>", "aegis.view.>"],
+    "netmon": ["aegis.rpc.netmon.>", "aegis.view.>"],
+}
+
+
+def pairs(table: dict[str, list[str]]) -> list[tuple[str, str]]:
+    return [(role, item) for role, items in table.items() for item in items]
+
+
+@pytest.mark.parametrize(("role", "subject"), pairs(WRITES))
+async def test_a_service_writes_what_is_its_work(secured: Secured, role: str, subject: str) -> None:
+    bus = await secured.bus(role)
+    assert (await bus.publish(subject, b"{}", msg_id="auto")).stream == streams.stream_of(subject)
+    await bus.close()
+
+
+@pytest.mark.parametrize(("role", "stream"), pairs(READS))
+async def test_a_service_reads_its_streams_in_order(secured: Secured, role: str, stream: str) -> None:
+    bus, admin = await secured.bus(role), await secured.bus("admin")
+    config = next(item for item in streams.STREAMS if item["name"] == stream)
+    if "subjects" in config:
+        await admin.publish(config["subjects"][0].replace("*", "probe-888888"), b"{}")
+    else:
+        await admin.publish("aegis.job.probe-888888.state", b"{}")
+    filters = [">"] if stream == "STORY" else config["subjects"]
+    async with OrderedReader(bus, stream, filters, start=1) as reader:
+        item = await anext(aiter(reader))
+        assert item is not None
+    await bus.close()
+    await admin.close()
+
+
+@pytest.mark.parametrize(("role", "stream"), pairs(GETS))
+async def test_a_service_gets_last_messages(secured: Secured, role: str, stream: str) -> None:
+    bus = await secured.bus(role)
+    assert await bus.get(stream, "aegis.nothing.here") is None
+    assert await bus.get(stream, "aegis.nothing.here", leader=True) is None
+    await bus.close()
+
+
+@pytest.mark.parametrize(("role", "subject"), pairs(HEARS))
+async def test_a_service_hears_its_subjects(raw: RawOf, role: str, subject: str) -> None:
+    service = await raw(role)
+    assert not await service.subscribe(subject)
+
+
+EVERY_WRITE = sorted({subject for subjects_ in WRITES.values() for subject in subjects_})
+
+
+@pytest.mark.parametrize(
+    ("role", "subject"),
+    [
+        (role, subject)
+        for role in WORKERS
+        for subject in EVERY_WRITE
+        if subject not in WRITES[role]
+        # lease and fact subjects are shared by design
+        and not (subject.startswith("aegis.lease.") and role in ("master", "jobcontroller", "netmon"))
+        and not (".fact." in subject and role in ("master", "jobcontroller", "lognexus"))
+    ],
+)
+async def test_a_service_may_not_do_anothers_work(raw: RawOf, role: str, subject: str) -> None:
+    service = await raw(role)
+    assert await service.publish(subject)
+
+
+POWERS = [
+    *(
+        f"$JS.API.STREAM.{verb}.{stream}"
+        for verb in ("CREATE", "UPDATE", "DELETE", "PURGE", "MSG.DELETE", "SNAPSHOT", "RESTORE")
+        for stream in ("CTL", "REPORTS", "NODES")
+    ),
+    "$JS.API.STREAM.CREATE.EVIL",
+    "$JS.API.CONSUMER.DURABLE.CREATE.CTL.x",
+    "$JS.API.META.LEADER.STEPDOWN",
+    "$SYS.REQ.CLAIMS.UPDATE",
+    "$SYS.REQ.CLAIMS.DELETE",
+    subjects.report(A, "w0", "finish"),
+    subjects.heartbeat(A, "w0"),
+    subjects.ERA,
+    "_INBOX.UAAAA.x",
+]
+
+
+@pytest.mark.parametrize("subject", POWERS)
+@pytest.mark.parametrize("role", WORKERS)
+async def test_no_service_has_these_powers(raw: RawOf, role: str, subject: str) -> None:
+    service = await raw(role)
+    assert await service.publish(subject)
+
+
+@pytest.mark.parametrize("role", WORKERS)
+async def test_a_service_may_not_hear_the_others(raw: RawOf, role: str) -> None:
+    service = await raw(role)
+    other = "lemon" if role != "lemon" else "netmon"
+    for subject in (
+        ">",
+        "aegis.>",
+        "aegis.job.>",
+        "aegis.job.*.spec",
+        "aegis.node.*.slot.*",
+        "aegis.cred.>",
+        f"aegis.rpc.{other}.>",
+        "_INBOX.>",
+        "$JS.>",
+        "$SYS.>",
+    ):
+        assert await service.subscribe(subject), subject
+
+
+async def test_a_responder_answers_the_one_who_asked_and_only_once(raw: RawOf) -> None:
+    asker, service = await raw("jobcontroller"), await raw("credentials")
+    heard = await service.listen("aegis.rpc.credentials.do.*.*")
+    answers = await asker.listen(f"_INBOX.{asker.public}.>")
+    await asker.nc.publish("aegis.rpc.credentials.do.join.default", b"{}", reply=f"_INBOX.{asker.public}.q")
+    await until(lambda: heard)
+    assert not await service.publish(heard[0].reply, b"one")
+    assert await service.publish(heard[0].reply, b"two")
+    await until(lambda: [msg.data for msg in answers] == [b"one"])
+
+
+async def test_the_sys_user_may_push_accounts_and_nothing_else(secured: Secured, raw: RawOf) -> None:
+    system = await raw(creds=secured.site.system_user())
+    assert json.loads((await system.nc.request("$SYS.REQ.CLAIMS.LIST", b"", timeout=2)).data)["data"]
+    for subject in ("$SYS.REQ.SERVER.PING", "$SYS.REQ.ACCOUNT.PING.CONNZ", "$SYS.REQ.SERVER.X.RELOAD", "$JS.API.INFO", "aegis.job.x.state"):
+        assert await system.publish(subject), subject
+    for subject in (">", "$SYS.>", "$SYS.ACCOUNT.>"):
+        assert await system.subscribe(subject), subject
