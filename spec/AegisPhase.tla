@@ -31,6 +31,7 @@ Wants(q, e, f)    == {w \in Workers : q[w] # "no" \/ e[w] \/ f[w] = "bad"}
 \* most (two or more) would leave, or fail alike: what they share is suspect, nobody leaves
 Common(q, e, f)   == Cardinality(Wants(q, e, f)) >= Half \/ Cardinality({w \in Workers : f[w] = "noted"}) >= Half
 OrderOut(q, e, f) == [w \in Workers |-> IF q[w] = "no" /\ w \in Wants(q, e, f) /\ ~Common(q, e, f) THEN "ordered" ELSE q[w]]
+Higher(h, says)   == IF says = "next" \/ h = "next" THEN "next" ELSE IF says = "cur" THEN "cur" ELSE h
 Strength          == [pod |-> 4, signal |-> 3, error |-> 2, collateral |-> 1]   \* how well a reason names the first cause
 
 (* --algorithm Phase
@@ -131,7 +132,7 @@ macro B5_settle(np, nr, nh) begin        \* Restarting, every place filled, nobo
   end if;
 end macro;
 
-macro B4_loseElsewhere(w, refill, prem, early) begin   \* a pod is lost outside RunCommand: not counted, only that place is reset
+macro B4_loseElsewhere(w, refill, prem, early, lh) begin   \* a pod is lost outside RunCommand: not counted, only that place is reset
   with moves  = early /\ ~prem /\ phase \in {"Restarting","Troubleshooting"} /\ counted /\ ~moved /\ holder # w /\ Strength.pod > evidence,
        feeds  = ~moves /\ ~prem /\ toQuit[w] # "preempted" /\ ~suspended,
        dead   = feeds /\ uncounted[w] + 1 >= MaxUncounted,
@@ -142,7 +143,7 @@ macro B4_loseElsewhere(w, refill, prem, early) begin   \* a pod is lost outside 
     if moves then                        \* (+) better evidence of the same incarnation: the count goes there, failures stay
       retries := [retries EXCEPT ![holder] = @ - 1, ![w] = @ + 1];
     end if;
-    if adopting /\ all /\ heard = "next" then uncount();
+    if adopting /\ all /\ lh = "next" then uncount();
     elsif moves then holder := w; evidence := Strength.pod; moved := TRUE; end if;
     if feeds then uncounted[w] := uncounted[w] + 1; end if;
     if dead then B7_close("boot");
@@ -152,11 +153,11 @@ macro B4_loseElsewhere(w, refill, prem, early) begin   \* a pod is lost outside 
         if all /\ ~suspended then B2_round("BootChecking", lp, None);
         else present := lp; toQuit := lq; end if;
       elsif all then
-        if adopting then started := started \/ heard # "none"; noAdopting(); end if;
+        if adopting then started := started \/ lh # "none"; noAdopting(); end if;
         B2_round(IF booted THEN "Troubleshooting" ELSE "BootChecking", lp, None);
       else
         phase := "Restarting"; innerPhase := lin; present := lp; toQuit := lq; clear();
-        if adopting then runs := "mixed"; end if;
+        if adopting then runs := "mixed"; heard := lh; end if;
       end if;
     end if;
   end with;
@@ -295,7 +296,7 @@ ReadyL: while TRUE do
          np = [present EXCEPT ![w] = TRUE],
          on = (\A v \in Workers : np[v]) /\ toQuit = None,
          nr = IF ~adopting THEN runs ELSE IF says # "idle" /\ runs \in {"none", says} THEN says ELSE "mixed",
-         nh = IF ~adopting THEN heard ELSE IF says = "next" \/ heard = "next" THEN "next" ELSE IF says = "cur" THEN "cur" ELSE heard do
+         nh = Higher(heard, says) do
       empty(w, TRUE);
       if phase = "Pending" /\ on /\ ~suspended then B2_round("BootChecking", np, None);
       elsif phase = "Restarting" /\ on then B5_settle(np, nr, nh);
@@ -307,15 +308,16 @@ end process;
 process Lost \in Ids("lost")                     \* killed (or restarted: its successor is there at once)
 begin
 LostL: while TRUE do
-    await Managed /\ (phase # "RunCommand" \/ present[self[2]]);
-    with w = self[2], refill \in {FALSE, present[w]}, early \in {FALSE, On("move")},
+    await Managed /\ (phase # "RunCommand" \/ present[self[2]] \/ placed[self[2]]);
+    with w = self[2], refill \in {FALSE, present[w]}, early \in {FALSE, On("move") /\ ~refill},
+         says \in IF adopting /\ refill THEN {"idle","cur","next"} ELSE {"idle"},
          np = [present EXCEPT ![w] = refill], rest = Marked \ {w},
          nq = [v \in Workers |-> IF v \in rest /\ 2 * Cardinality(rest) <= N THEN "ordered" ELSE "no"] do
       if phase = "RunCommand" then
         if finished[w] then present := np;       \* its Finish is in: no failure
         else ended := ended + 1; B3_stopRun(w, TRUE, Strength.pod, np, nq, FALSE); end if;
         empty(w, refill);
-      else B4_loseElsewhere(w, refill, FALSE, early); end if;
+      else B4_loseElsewhere(w, refill, FALSE, early, Higher(heard, says)); end if;
     end with;
   end while;
 end process;
@@ -334,14 +336,14 @@ end process;
 process Preempted \in Ids("preempted")           \* (+) the platform takes a pod away: not counted anywhere
 begin
 PreemptedL: while TRUE do
-    await On("preempt") /\ noise /\ Managed /\ (phase # "RunCommand" \/ present[self[2]]);
+    await On("preempt") /\ noise /\ Managed /\ (phase # "RunCommand" \/ present[self[2]] \/ placed[self[2]]);
     with w = self[2], np = [present EXCEPT ![w] = FALSE], rest = Marked \ {w},
          nq = [v \in Workers |-> IF v \in rest /\ 2 * Cardinality(rest) <= N THEN "ordered" ELSE "no"] do
       if phase = "RunCommand" then
         if finished[w] then present := np;
         else B3_stopRun(w, FALSE, 0, np, nq, FALSE); end if;
         empty(w, FALSE);
-      else B4_loseElsewhere(w, FALSE, TRUE, FALSE); end if;
+      else B4_loseElsewhere(w, FALSE, TRUE, FALSE, heard); end if;
     end with;
   end while;
 end process;
@@ -403,7 +405,7 @@ PlainL: while TRUE do
     await On("plain") /\ MayGoPlain /\ ~present[self[2]];
     with w = self[2] do
       mode := "plain"; phase := "RunCommand"; innerPhase := All("RunCommand"); clear(); toQuit := None; noAdopting();
-      started := TRUE; booted := TRUE; massQuit := 0;
+      started := TRUE; massQuit := 0;
       retries[w] := retries[w] + 1; failures := failures + 1; recoverCount := Min(recoverCount + 1, MaxRetry); counted := TRUE;
       ended := ended + 1;
       if On("move") then holder := w; evidence := 0; moved := FALSE; end if;
@@ -417,7 +419,7 @@ PendingL: while TRUE do
     await Managed /\ Deadline = "pending" /\ (\E v \in Workers : ~present[v]);
     with w = First({v \in Workers : ~present[v]}) do
       mode := "plain"; phase := "RunCommand"; innerPhase := All("RunCommand"); clear(); toQuit := None; noAdopting();
-      started := TRUE; booted := TRUE; massQuit := 0;
+      started := TRUE; massQuit := 0;
       retries[w] := retries[w] + 1; failures := failures + 1; recoverCount := Min(recoverCount + 1, MaxRetry); counted := TRUE;
       ended := ended + 1;
       if On("move") then holder := w; evidence := 0; moved := FALSE; end if;
@@ -1030,7 +1032,7 @@ Ready(self) == /\ Managed /\ ~present[self[2]]
                       LET np == [present EXCEPT ![w] = TRUE] IN
                         LET on == (\A v \in Workers : np[v]) /\ toQuit = None IN
                           LET nr == IF ~adopting THEN runs ELSE IF says # "idle" /\ runs \in {"none", says} THEN says ELSE "mixed" IN
-                            LET nh == IF ~adopting THEN heard ELSE IF says = "next" \/ heard = "next" THEN "next" ELSE IF says = "cur" THEN "cur" ELSE heard IN
+                            LET nh == Higher(heard, says) IN
                               /\ placed' = [placed EXCEPT ![w] = TRUE /\ On("plain")]
                               /\ suspect' = [suspect EXCEPT ![w] = FALSE]
                               /\ IF phase = "Pending" /\ on /\ ~suspended
@@ -1130,192 +1132,194 @@ Ready(self) == /\ Managed /\ ~present[self[2]]
                                failedReason, portRetries, suspended, noise, 
                                ended >>
 
-Lost(self) == /\ Managed /\ (phase # "RunCommand" \/ present[self[2]])
+Lost(self) == /\ Managed /\ (phase # "RunCommand" \/ present[self[2]] \/ placed[self[2]])
               /\ LET w == self[2] IN
                    \E refill \in {FALSE, present[w]}:
-                     \E early \in {FALSE, On("move")}:
-                       LET np == [present EXCEPT ![w] = refill] IN
-                         LET rest == Marked \ {w} IN
-                           LET nq == [v \in Workers |-> IF v \in rest /\ 2 * Cardinality(rest) <= N THEN "ordered" ELSE "no"] IN
-                             IF phase = "RunCommand"
-                                THEN /\ IF finished[w]
-                                           THEN /\ present' = np
-                                                /\ UNCHANGED << phase, 
-                                                                recoverCount, 
-                                                                failures, 
-                                                                shouldQuit, 
-                                                                failedReason, 
-                                                                counted, 
-                                                                holder, 
-                                                                evidence, 
-                                                                moved, 
-                                                                innerPhase, 
-                                                                finished, 
-                                                                errored, 
-                                                                failed, 
-                                                                retries, 
-                                                                toQuit, mark, 
-                                                                ended >>
-                                           ELSE /\ ended' = ended + 1
-                                                /\ LET spent == TRUE /\ ~counted /\ failures >= MaxRetry IN
-                                                     LET on == (\A v \in Workers : np[v]) /\ (FALSE \/ nq = None) IN
-                                                       LET nin == [v \in Workers |-> IF np[v] /\ (v # w \/ FALSE) THEN innerPhase[v] ELSE "Restarting"] IN
-                                                         /\ IF TRUE /\ ~counted
-                                                               THEN /\ retries' = [retries EXCEPT ![w] = retries[w] + 1]
-                                                                    /\ failures' = failures + 1
-                                                                    /\ counted' = TRUE
-                                                                    /\ recoverCount' = IF spent THEN MaxRetry + 1 ELSE Min(recoverCount + 1, MaxRetry)
-                                                                    /\ IF On("move")
-                                                                          THEN /\ holder' = w
-                                                                               /\ evidence' = Strength.pod
-                                                                               /\ moved' = FALSE
-                                                                          ELSE /\ TRUE
-                                                                               /\ UNCHANGED << holder, 
-                                                                                               evidence, 
-                                                                                               moved >>
-                                                               ELSE /\ TRUE
-                                                                    /\ UNCHANGED << recoverCount, 
-                                                                                    failures, 
-                                                                                    counted, 
-                                                                                    holder, 
-                                                                                    evidence, 
-                                                                                    moved, 
-                                                                                    retries >>
-                                                         /\ finished' = All(FALSE)
-                                                         /\ errored' = All(FALSE)
-                                                         /\ failed' = All("")
-                                                         /\ mark' = All("")
-                                                         /\ present' = np
-                                                         /\ IF spent
-                                                               THEN /\ phase' = "Failed"
-                                                                    /\ innerPhase' = All("Failed")
-                                                                    /\ failedReason' = "budget"
-                                                                    /\ shouldQuit' = TRUE
-                                                                    /\ toQuit' = None
-                                                               ELSE /\ IF on
-                                                                          THEN /\ phase' = "Troubleshooting"
-                                                                               /\ innerPhase' = All("Troubleshooting")
-                                                                               /\ toQuit' = nq
-                                                                          ELSE /\ phase' = "Restarting"
-                                                                               /\ innerPhase' = nin
-                                                                               /\ toQuit' = nq
-                                                                    /\ UNCHANGED << shouldQuit, 
-                                                                                    failedReason >>
-                                     /\ placed' = [placed EXCEPT ![w] = refill /\ On("plain")]
-                                     /\ suspect' = [suspect EXCEPT ![w] = FALSE]
-                                     /\ UNCHANGED << started, suspended, 
-                                                     adopting, runs, heard, 
-                                                     uncounted >>
-                                ELSE /\ LET moves == early /\ ~FALSE /\ phase \in {"Restarting","Troubleshooting"} /\ counted /\ ~moved /\ holder # w /\ Strength.pod > evidence IN
-                                          LET feeds == ~moves /\ ~FALSE /\ toQuit[w] # "preempted" /\ ~suspended IN
-                                            LET dead == feeds /\ uncounted[w] + 1 >= MaxUncounted IN
-                                              LET lp == [present EXCEPT ![w] = refill] IN
-                                                LET lq == [(IF phase \in Checks THEN OrderOut(toQuit, errored, failed) ELSE toQuit) EXCEPT ![w] = "no"] IN
-                                                  LET all == (\A v \in Workers : lp[v]) /\ lq = None IN
-                                                    LET lin == [v \in Workers |-> IF lp[v] /\ v # w THEN innerPhase[v] ELSE "Restarting"] IN
-                                                      /\ IF moves
-                                                            THEN /\ retries' = [retries EXCEPT ![holder] = @ - 1, ![w] = @ + 1]
-                                                            ELSE /\ TRUE
-                                                                 /\ UNCHANGED retries
-                                                      /\ IF adopting /\ all /\ heard = "next"
-                                                            THEN /\ counted' = FALSE
-                                                                 /\ holder' = "none"
-                                                                 /\ evidence' = 0
-                                                                 /\ moved' = FALSE
-                                                            ELSE /\ IF moves
-                                                                       THEN /\ holder' = w
-                                                                            /\ evidence' = Strength.pod
-                                                                            /\ moved' = TRUE
-                                                                       ELSE /\ TRUE
-                                                                            /\ UNCHANGED << holder, 
-                                                                                            evidence, 
-                                                                                            moved >>
-                                                                 /\ UNCHANGED counted
-                                                      /\ IF feeds
-                                                            THEN /\ uncounted' = [uncounted EXCEPT ![w] = uncounted[w] + 1]
-                                                            ELSE /\ TRUE
-                                                                 /\ UNCHANGED uncounted
-                                                      /\ IF dead
-                                                            THEN /\ phase' = "Failed"
-                                                                 /\ innerPhase' = All("Failed")
-                                                                 /\ failedReason' = "boot"
-                                                                 /\ shouldQuit' = TRUE
-                                                                 /\ toQuit' = None
-                                                                 /\ mark' = All("")
-                                                                 /\ suspended' = FALSE
-                                                                 /\ adopting' = FALSE
-                                                                 /\ runs' = "none"
-                                                                 /\ heard' = "none"
-                                                                 /\ UNCHANGED << started, 
-                                                                                 present, 
-                                                                                 placed, 
-                                                                                 finished, 
-                                                                                 errored, 
-                                                                                 failed, 
-                                                                                 suspect >>
-                                                            ELSE /\ placed' = [placed EXCEPT ![w] = refill /\ On("plain")]
-                                                                 /\ suspect' = [suspect EXCEPT ![w] = FALSE]
-                                                                 /\ IF phase = "Pending"
-                                                                       THEN /\ IF all /\ ~suspended
-                                                                                  THEN /\ phase' = "BootChecking"
-                                                                                       /\ innerPhase' = All("BootChecking")
-                                                                                       /\ present' = lp
-                                                                                       /\ toQuit' = None
-                                                                                       /\ finished' = All(FALSE)
-                                                                                       /\ errored' = All(FALSE)
-                                                                                       /\ failed' = All("")
-                                                                                       /\ mark' = All("")
-                                                                                  ELSE /\ present' = lp
-                                                                                       /\ toQuit' = lq
-                                                                                       /\ UNCHANGED << phase, 
-                                                                                                       innerPhase, 
-                                                                                                       finished, 
-                                                                                                       errored, 
-                                                                                                       failed, 
-                                                                                                       mark >>
-                                                                            /\ UNCHANGED << started, 
-                                                                                            adopting, 
-                                                                                            runs, 
-                                                                                            heard >>
-                                                                       ELSE /\ IF all
-                                                                                  THEN /\ IF adopting
-                                                                                             THEN /\ started' = (started \/ heard # "none")
-                                                                                                  /\ adopting' = FALSE
-                                                                                                  /\ runs' = "none"
-                                                                                                  /\ heard' = "none"
-                                                                                             ELSE /\ TRUE
-                                                                                                  /\ UNCHANGED << started, 
-                                                                                                                  adopting, 
-                                                                                                                  runs, 
-                                                                                                                  heard >>
-                                                                                       /\ phase' = IF booted THEN "Troubleshooting" ELSE "BootChecking"
-                                                                                       /\ innerPhase' = All((IF booted THEN "Troubleshooting" ELSE "BootChecking"))
-                                                                                       /\ present' = lp
-                                                                                       /\ toQuit' = None
-                                                                                       /\ finished' = All(FALSE)
-                                                                                       /\ errored' = All(FALSE)
-                                                                                       /\ failed' = All("")
-                                                                                       /\ mark' = All("")
-                                                                                  ELSE /\ phase' = "Restarting"
-                                                                                       /\ innerPhase' = lin
-                                                                                       /\ present' = lp
-                                                                                       /\ toQuit' = lq
-                                                                                       /\ finished' = All(FALSE)
-                                                                                       /\ errored' = All(FALSE)
-                                                                                       /\ failed' = All("")
-                                                                                       /\ mark' = All("")
-                                                                                       /\ IF adopting
-                                                                                             THEN /\ runs' = "mixed"
-                                                                                             ELSE /\ TRUE
-                                                                                                  /\ runs' = runs
-                                                                                       /\ UNCHANGED << started, 
-                                                                                                       adopting, 
-                                                                                                       heard >>
-                                                                 /\ UNCHANGED << shouldQuit, 
-                                                                                 failedReason, 
-                                                                                 suspended >>
-                                     /\ UNCHANGED << recoverCount, failures, 
-                                                     ended >>
+                     \E early \in {FALSE, On("move") /\ ~refill}:
+                       \E says \in IF adopting /\ refill THEN {"idle","cur","next"} ELSE {"idle"}:
+                         LET np == [present EXCEPT ![w] = refill] IN
+                           LET rest == Marked \ {w} IN
+                             LET nq == [v \in Workers |-> IF v \in rest /\ 2 * Cardinality(rest) <= N THEN "ordered" ELSE "no"] IN
+                               IF phase = "RunCommand"
+                                  THEN /\ IF finished[w]
+                                             THEN /\ present' = np
+                                                  /\ UNCHANGED << phase, 
+                                                                  recoverCount, 
+                                                                  failures, 
+                                                                  shouldQuit, 
+                                                                  failedReason, 
+                                                                  counted, 
+                                                                  holder, 
+                                                                  evidence, 
+                                                                  moved, 
+                                                                  innerPhase, 
+                                                                  finished, 
+                                                                  errored, 
+                                                                  failed, 
+                                                                  retries, 
+                                                                  toQuit, mark, 
+                                                                  ended >>
+                                             ELSE /\ ended' = ended + 1
+                                                  /\ LET spent == TRUE /\ ~counted /\ failures >= MaxRetry IN
+                                                       LET on == (\A v \in Workers : np[v]) /\ (FALSE \/ nq = None) IN
+                                                         LET nin == [v \in Workers |-> IF np[v] /\ (v # w \/ FALSE) THEN innerPhase[v] ELSE "Restarting"] IN
+                                                           /\ IF TRUE /\ ~counted
+                                                                 THEN /\ retries' = [retries EXCEPT ![w] = retries[w] + 1]
+                                                                      /\ failures' = failures + 1
+                                                                      /\ counted' = TRUE
+                                                                      /\ recoverCount' = IF spent THEN MaxRetry + 1 ELSE Min(recoverCount + 1, MaxRetry)
+                                                                      /\ IF On("move")
+                                                                            THEN /\ holder' = w
+                                                                                 /\ evidence' = Strength.pod
+                                                                                 /\ moved' = FALSE
+                                                                            ELSE /\ TRUE
+                                                                                 /\ UNCHANGED << holder, 
+                                                                                                 evidence, 
+                                                                                                 moved >>
+                                                                 ELSE /\ TRUE
+                                                                      /\ UNCHANGED << recoverCount, 
+                                                                                      failures, 
+                                                                                      counted, 
+                                                                                      holder, 
+                                                                                      evidence, 
+                                                                                      moved, 
+                                                                                      retries >>
+                                                           /\ finished' = All(FALSE)
+                                                           /\ errored' = All(FALSE)
+                                                           /\ failed' = All("")
+                                                           /\ mark' = All("")
+                                                           /\ present' = np
+                                                           /\ IF spent
+                                                                 THEN /\ phase' = "Failed"
+                                                                      /\ innerPhase' = All("Failed")
+                                                                      /\ failedReason' = "budget"
+                                                                      /\ shouldQuit' = TRUE
+                                                                      /\ toQuit' = None
+                                                                 ELSE /\ IF on
+                                                                            THEN /\ phase' = "Troubleshooting"
+                                                                                 /\ innerPhase' = All("Troubleshooting")
+                                                                                 /\ toQuit' = nq
+                                                                            ELSE /\ phase' = "Restarting"
+                                                                                 /\ innerPhase' = nin
+                                                                                 /\ toQuit' = nq
+                                                                      /\ UNCHANGED << shouldQuit, 
+                                                                                      failedReason >>
+                                       /\ placed' = [placed EXCEPT ![w] = refill /\ On("plain")]
+                                       /\ suspect' = [suspect EXCEPT ![w] = FALSE]
+                                       /\ UNCHANGED << started, suspended, 
+                                                       adopting, runs, heard, 
+                                                       uncounted >>
+                                  ELSE /\ LET moves == early /\ ~FALSE /\ phase \in {"Restarting","Troubleshooting"} /\ counted /\ ~moved /\ holder # w /\ Strength.pod > evidence IN
+                                            LET feeds == ~moves /\ ~FALSE /\ toQuit[w] # "preempted" /\ ~suspended IN
+                                              LET dead == feeds /\ uncounted[w] + 1 >= MaxUncounted IN
+                                                LET lp == [present EXCEPT ![w] = refill] IN
+                                                  LET lq == [(IF phase \in Checks THEN OrderOut(toQuit, errored, failed) ELSE toQuit) EXCEPT ![w] = "no"] IN
+                                                    LET all == (\A v \in Workers : lp[v]) /\ lq = None IN
+                                                      LET lin == [v \in Workers |-> IF lp[v] /\ v # w THEN innerPhase[v] ELSE "Restarting"] IN
+                                                        /\ IF moves
+                                                              THEN /\ retries' = [retries EXCEPT ![holder] = @ - 1, ![w] = @ + 1]
+                                                              ELSE /\ TRUE
+                                                                   /\ UNCHANGED retries
+                                                        /\ IF adopting /\ all /\ (Higher(heard, says)) = "next"
+                                                              THEN /\ counted' = FALSE
+                                                                   /\ holder' = "none"
+                                                                   /\ evidence' = 0
+                                                                   /\ moved' = FALSE
+                                                              ELSE /\ IF moves
+                                                                         THEN /\ holder' = w
+                                                                              /\ evidence' = Strength.pod
+                                                                              /\ moved' = TRUE
+                                                                         ELSE /\ TRUE
+                                                                              /\ UNCHANGED << holder, 
+                                                                                              evidence, 
+                                                                                              moved >>
+                                                                   /\ UNCHANGED counted
+                                                        /\ IF feeds
+                                                              THEN /\ uncounted' = [uncounted EXCEPT ![w] = uncounted[w] + 1]
+                                                              ELSE /\ TRUE
+                                                                   /\ UNCHANGED uncounted
+                                                        /\ IF dead
+                                                              THEN /\ phase' = "Failed"
+                                                                   /\ innerPhase' = All("Failed")
+                                                                   /\ failedReason' = "boot"
+                                                                   /\ shouldQuit' = TRUE
+                                                                   /\ toQuit' = None
+                                                                   /\ mark' = All("")
+                                                                   /\ suspended' = FALSE
+                                                                   /\ adopting' = FALSE
+                                                                   /\ runs' = "none"
+                                                                   /\ heard' = "none"
+                                                                   /\ UNCHANGED << started, 
+                                                                                   present, 
+                                                                                   placed, 
+                                                                                   finished, 
+                                                                                   errored, 
+                                                                                   failed, 
+                                                                                   suspect >>
+                                                              ELSE /\ placed' = [placed EXCEPT ![w] = refill /\ On("plain")]
+                                                                   /\ suspect' = [suspect EXCEPT ![w] = FALSE]
+                                                                   /\ IF phase = "Pending"
+                                                                         THEN /\ IF all /\ ~suspended
+                                                                                    THEN /\ phase' = "BootChecking"
+                                                                                         /\ innerPhase' = All("BootChecking")
+                                                                                         /\ present' = lp
+                                                                                         /\ toQuit' = None
+                                                                                         /\ finished' = All(FALSE)
+                                                                                         /\ errored' = All(FALSE)
+                                                                                         /\ failed' = All("")
+                                                                                         /\ mark' = All("")
+                                                                                    ELSE /\ present' = lp
+                                                                                         /\ toQuit' = lq
+                                                                                         /\ UNCHANGED << phase, 
+                                                                                                         innerPhase, 
+                                                                                                         finished, 
+                                                                                                         errored, 
+                                                                                                         failed, 
+                                                                                                         mark >>
+                                                                              /\ UNCHANGED << started, 
+                                                                                              adopting, 
+                                                                                              runs, 
+                                                                                              heard >>
+                                                                         ELSE /\ IF all
+                                                                                    THEN /\ IF adopting
+                                                                                               THEN /\ started' = (started \/ (Higher(heard, says)) # "none")
+                                                                                                    /\ adopting' = FALSE
+                                                                                                    /\ runs' = "none"
+                                                                                                    /\ heard' = "none"
+                                                                                               ELSE /\ TRUE
+                                                                                                    /\ UNCHANGED << started, 
+                                                                                                                    adopting, 
+                                                                                                                    runs, 
+                                                                                                                    heard >>
+                                                                                         /\ phase' = IF booted THEN "Troubleshooting" ELSE "BootChecking"
+                                                                                         /\ innerPhase' = All((IF booted THEN "Troubleshooting" ELSE "BootChecking"))
+                                                                                         /\ present' = lp
+                                                                                         /\ toQuit' = None
+                                                                                         /\ finished' = All(FALSE)
+                                                                                         /\ errored' = All(FALSE)
+                                                                                         /\ failed' = All("")
+                                                                                         /\ mark' = All("")
+                                                                                    ELSE /\ phase' = "Restarting"
+                                                                                         /\ innerPhase' = lin
+                                                                                         /\ present' = lp
+                                                                                         /\ toQuit' = lq
+                                                                                         /\ finished' = All(FALSE)
+                                                                                         /\ errored' = All(FALSE)
+                                                                                         /\ failed' = All("")
+                                                                                         /\ mark' = All("")
+                                                                                         /\ IF adopting
+                                                                                               THEN /\ runs' = "mixed"
+                                                                                                    /\ heard' = Higher(heard, says)
+                                                                                               ELSE /\ TRUE
+                                                                                                    /\ UNCHANGED << runs, 
+                                                                                                                    heard >>
+                                                                                         /\ UNCHANGED << started, 
+                                                                                                         adopting >>
+                                                                   /\ UNCHANGED << shouldQuit, 
+                                                                                   failedReason, 
+                                                                                   suspended >>
+                                       /\ UNCHANGED << recoverCount, failures, 
+                                                       ended >>
               /\ UNCHANGED << mode, booted, massQuit, portRetries, noise >>
 
 Left(self) == /\ Managed /\ phase = "RunCommand" /\ present[self[2]] /\ ~finished[self[2]]
@@ -1337,7 +1341,7 @@ Left(self) == /\ Managed /\ phase = "RunCommand" /\ present[self[2]] /\ ~finishe
                               suspended, adopting, runs, heard, errored, 
                               failed, retries, uncounted, toQuit, noise, ended >>
 
-Preempted(self) == /\ On("preempt") /\ noise /\ Managed /\ (phase # "RunCommand" \/ present[self[2]])
+Preempted(self) == /\ On("preempt") /\ noise /\ Managed /\ (phase # "RunCommand" \/ present[self[2]] \/ placed[self[2]])
                    /\ LET w == self[2] IN
                         LET np == [present EXCEPT ![w] = FALSE] IN
                           LET rest == Marked \ {w} IN
@@ -1509,11 +1513,12 @@ Preempted(self) == /\ On("preempt") /\ noise /\ Managed /\ (phase # "RunCommand"
                                                                                         /\ mark' = All("")
                                                                                         /\ IF adopting
                                                                                               THEN /\ runs' = "mixed"
+                                                                                                   /\ heard' = heard
                                                                                               ELSE /\ TRUE
-                                                                                                   /\ runs' = runs
+                                                                                                   /\ UNCHANGED << runs, 
+                                                                                                                   heard >>
                                                                                         /\ UNCHANGED << started, 
-                                                                                                        adopting, 
-                                                                                                        heard >>
+                                                                                                        adopting >>
                                                                   /\ UNCHANGED << shouldQuit, 
                                                                                   failedReason, 
                                                                                   suspended >>
@@ -1764,7 +1769,6 @@ Plain(self) == /\ On("plain") /\ MayGoPlain /\ ~present[self[2]]
                     /\ runs' = "none"
                     /\ heard' = "none"
                     /\ started' = TRUE
-                    /\ booted' = TRUE
                     /\ massQuit' = 0
                     /\ retries' = [retries EXCEPT ![w] = retries[w] + 1]
                     /\ failures' = failures + 1
@@ -1777,7 +1781,7 @@ Plain(self) == /\ On("plain") /\ MayGoPlain /\ ~present[self[2]]
                                /\ moved' = FALSE
                           ELSE /\ TRUE
                                /\ UNCHANGED << holder, evidence, moved >>
-               /\ UNCHANGED << shouldQuit, failedReason, portRetries, 
+               /\ UNCHANGED << shouldQuit, failedReason, booted, portRetries, 
                                suspended, present, placed, uncounted, suspect, 
                                noise >>
 
@@ -1795,7 +1799,6 @@ PendingDeadline == /\ Managed /\ Deadline = "pending" /\ (\E v \in Workers : ~pr
                         /\ runs' = "none"
                         /\ heard' = "none"
                         /\ started' = TRUE
-                        /\ booted' = TRUE
                         /\ massQuit' = 0
                         /\ retries' = [retries EXCEPT ![w] = retries[w] + 1]
                         /\ failures' = failures + 1
@@ -1808,9 +1811,9 @@ PendingDeadline == /\ Managed /\ Deadline = "pending" /\ (\E v \in Workers : ~pr
                                    /\ moved' = FALSE
                               ELSE /\ TRUE
                                    /\ UNCHANGED << holder, evidence, moved >>
-                   /\ UNCHANGED << shouldQuit, failedReason, portRetries, 
-                                   suspended, present, placed, uncounted, 
-                                   suspect, noise >>
+                   /\ UNCHANGED << shouldQuit, failedReason, booted, 
+                                   portRetries, suspended, present, placed, 
+                                   uncounted, suspect, noise >>
 
 PlainExit(self) == /\ Live /\ mode = "plain" /\ ~finished[self[2]]
                    /\ \/ /\ LET f == [finished EXCEPT ![self[2]] = TRUE] IN
@@ -2024,7 +2027,7 @@ RecoverIsMax      == phase # "Failed" => recoverCount = Min(Top, MaxRetry)
 \* the job fails for its budget exactly at failure number MaxRetry + 1
 FailedIsSpent     == (failedReason = "budget" <=> recoverCount = MaxRetry + 1) /\ (failedReason = "budget" => failures = MaxRetry + 1)
 SpentNeverRuns    == mode = "managed" /\ Spent => failedReason = "budget"
-BootedBeforeRun   == phase = "RunCommand" => booted /\ started
+BootedBeforeRun   == phase = "RunCommand" => started /\ (booted \/ mode = "plain")
 QuitOnlyIfFailed  == (shouldQuit <=> phase = "Failed") /\ (phase = "Failed" <=> failedReason # "none")
 \* no round of checks while a place is empty; in RunCommand only a place whose Finish is in may be
 RoundsAreFull     == mode = "managed" => (phase \in Checks => \A w \in Workers : present[w])

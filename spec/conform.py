@@ -28,7 +28,7 @@ def constants(config_text: str) -> dict[str, str]:
     return dict(re.findall(r"(\w+) = (\{[^}]*\}|\w+)", config_text))
 
 
-def code_graph(config_text: str) -> graphs.Graph:
+def code_graph(config_text: str, depth_first: bool = False) -> graphs.Graph:
     """The graph that the code walks under the constants of a configuration."""
     said = constants(config_text)
     features = frozenset(re.findall(r'"(\w+)"', said["Features"]))
@@ -45,7 +45,7 @@ def code_graph(config_text: str) -> graphs.Graph:
     def moves(state: JobState) -> Iterator[tuple[str, JobState]]:
         for name, event in mapping.events_of(state, features):
             try:
-                yield name, machine.step(state, event, mapping.NOW)[0]
+                yield name, machine.step(state, event, mapping.later(state))[0]
             except Exception as error:
                 raise AssertionError(f"{name} {event} raises {error!r} in {model_state(state)}") from error
 
@@ -56,7 +56,7 @@ def code_graph(config_text: str) -> graphs.Graph:
         return "" if stands == mapping.deadline_of(state) else f"deadline {stands}, the model says {mapping.deadline_of(state)}"
 
     try:
-        return graphs.explore(machine.create("model", spec, "u", "a", mapping.NOW), model_state, moves, check)
+        return graphs.explore(machine.create("model", spec, "u", "a", mapping.NOW), model_state, moves, check, depth_first)
     finally:
         reports.PORT_RETRIES = port_retries
 

@@ -80,23 +80,30 @@ def from_dot(path: Path) -> Graph:
     return graph
 
 
-def explore(start: Any, model_state: Callable[[Any], Any], moves: Callable[[Any], Iterable[tuple[str, Any]]], check: Callable[[Any], str]) -> Graph:
-    """Breadth first through the code from `start`; one state of the code stands for all that look the same to the model.
+def explore(
+    start: Any,
+    model_state: Callable[[Any], Any],
+    moves: Callable[[Any], Iterable[tuple[str, Any]]],
+    check: Callable[[Any], str],
+    depth_first: bool = False,
+) -> Graph:
+    """Through the code from `start`, breadth first or (other representatives, other paths) depth first.
 
-    `moves(state)` gives (event name, next state of the code); `check(state)` a complaint or "".
+    One state of the code stands for all that look the same to the model: the first one met. `moves(state)` gives (event name, next state of the
+    code); `check(state)` a complaint or "", and is asked for every state that is reached, not only for those that stand for others.
     """
     graph: Graph = {}
     todo = deque([start])
     seen = {model_state(start)}
     while todo:
-        state = todo.popleft()
+        state = todo.pop() if depth_first else todo.popleft()
         here = model_state(state)
-        complaint = check(state)
-        if complaint:
-            raise AssertionError(f"{complaint} in {here}")
         steps = graph.setdefault(here, set())
         for event, after in moves(state):
             there = model_state(after)
+            complaint = check(after)
+            if complaint:
+                raise AssertionError(f"{event}: {complaint} in {there}, from {here}")
             if there != here:
                 steps.add((event, there))
                 if there not in seen:

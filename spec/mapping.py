@@ -18,7 +18,12 @@ Value = str | int | bool | tuple[str | int | bool, ...]
 State = tuple[tuple[str, Value], ...]
 """(variable, value) sorted by variable; functions of workers are tuples in worker order w1, w2 ..."""
 NOW = 1_000
-"""The machine's clock stands still in a conformance run: time is only in the events."""
+"""Milliseconds, when the job is created."""
+
+
+def later(state: JobState) -> int:
+    """Time of the next step: after the last start and stop of a run, so that only an event dated on purpose is dated before it."""
+    return max(NOW, state.head.stopOrderAt, state.head.runStartedAt) + 1
 
 
 def counted(state: JobState) -> bool:
@@ -173,7 +178,7 @@ def events_of(state: JobState, features: frozenset[str]) -> Iterator[tuple[str, 
             yield "Mark", events.Marked(i, pod.attempt, pod.boot, head.incarnation, cleared=True)
         if head.adopting:
             for says in (-1, head.incarnation, head.incarnation + 1):
-                yield "Ready", events.PodReady(i, pod.attempt, boot, running=says >= 0, incarnation=says)
+                yield "Lost" if pod.present else "Ready", events.PodReady(i, pod.attempt, boot, running=says >= 0, incarnation=says)
         elif not pod.present:
             yield "Ready", events.PodReady(i, pod.attempt, boot)
             yield "Ready", events.PodReady(i, pod.attempt + 1, boot)
