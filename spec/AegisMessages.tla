@@ -23,7 +23,7 @@ variables
   retries = All(0), present = All(FALSE), attempt = All(1), boot = All(0), oldBoot = All(0), finished = All(FALSE), errored = All(FALSE),
   orders = (InitSeqNum :> [ph |-> "Pending", att |-> All(1), round |-> 0]),    \* every order ever published
   \* the world: which attempt and boot of a pod lives, the order it works on, what it answered
-  att = All(1), bt = All(2), alive = All(FALSE), wseq = All(0), wround = All(0), result = All("none"),
+  att = All(1), bt = All(2), alive = All(FALSE), born = All(0), wseq = All(0), wround = All(0), result = All("none"),
   net = {}, dist = 0, pend = 0, gap = 0,
   \* ghosts: runs in which something really failed; runs that were counted; answers taken of worker and round
   bad = {}, countedRuns = {}, taken = {}, countedTwice = FALSE, takenTwice = FALSE, staleTaken = FALSE;
@@ -117,17 +117,18 @@ begin
 A: while TRUE do
      either \* the first pod of this place
        await ~alive[self] /\ Live /\ att[self] = 1 /\ bt[self] = 2 /\ wseq[self] = 0 /\ Msg("lost", self, 1, 0, 0) \notin net;
-       alive[self] := TRUE; wseq[self] := seq; net := net \cup {Msg("ready", self, 1, 2, 0)};
+       alive[self] := TRUE; born[self] := seq; wseq[self] := seq; net := net \cup {Msg("ready", self, 1, 2, 0)};
      or     \* placed anew; what stands when it starts is not for it
        await ~alive[self] /\ Live /\ wseq[self] > 0 /\ att[self] < MaxAttempt;
        net := net \cup {Msg("ready", self, att[self] + 1, 2 * (att[self] + 1), 0), Msg("lost", self, att[self], 0, 0)};
-       bt[self] := 2 * (att[self] + 1); att[self] := att[self] + 1; alive[self] := TRUE; wseq[self] := seq; wround[self] := 0; result[self] := "none";
+       bt[self] := 2 * (att[self] + 1); att[self] := att[self] + 1; alive[self] := TRUE; born[self] := seq; wseq[self] := seq; wround[self] := 0; result[self] := "none";
      or     \* says again that it is here (level, not edge)
        await alive[self] /\ Msg("ready", self, att[self], bt[self], 0) \notin net /\ ~(present[self] /\ boot[self] = bt[self]);
        net := net \cup {Msg("ready", self, att[self], bt[self], 0)};
      or     \* takes an order, maybe an old one; the same round again keeps its result
        with s \in DOMAIN orders do
-         await alive[self] /\ s > wseq[self] /\ orders[s].ph \in Rounds /\ orders[s].att[self] = att[self];
+         await alive[self] /\ s > wseq[self] /\ orders[s].ph \in Rounds /\ orders[s].att[self] = att[self]
+               /\ orders[s].round > born[self];       \* also when it is repeated under a higher number
          wseq[self] := s;
          if orders[s].round # wround[self] then wround[self] := orders[s].round; result[self] := "none"; end if;
        end with;
@@ -154,7 +155,7 @@ E: while TRUE do
             end with;
      or     with w \in Workers do      \* the agent restarts under its attempt: a new boot
               await dist < MaxDist /\ alive[w] /\ bt[w] = 2 * att[w];
-              dist := dist + 1; wseq[w] := seq; wround[w] := 0; result[w] := "none";
+              dist := dist + 1; born[w] := seq; wseq[w] := seq; wround[w] := 0; result[w] := "none";
               net := {m \in net : m.w = w /\ m.boot = bt[w] => boot[w] = bt[w]} \cup {Msg("ready", w, att[w], bt[w] + 1, 0)};
               bt[w] := bt[w] + 1;
               if phase = "RunCommand" then bad := bad \cup {roundSeq}; end if;
@@ -181,8 +182,8 @@ end algorithm; *)
 \* BEGIN TRANSLATION
 VARIABLES phase, seq, roundSeq, recoverCount, failures, counted, booted, 
           retries, present, attempt, boot, oldBoot, finished, errored, orders, 
-          att, bt, alive, wseq, wround, result, net, dist, pend, gap, bad, 
-          countedRuns, taken, countedTwice, takenTwice, staleTaken
+          att, bt, alive, born, wseq, wround, result, net, dist, pend, gap, 
+          bad, countedRuns, taken, countedTwice, takenTwice, staleTaken
 
 (* define statement *)
 Live       == phase \notin Terminal
@@ -194,8 +195,9 @@ Answers(m) == Mine(m) /\ phase \in Rounds /\ roundSeq <= m.seq /\ m.seq <= seq /
 
 vars == << phase, seq, roundSeq, recoverCount, failures, counted, booted, 
            retries, present, attempt, boot, oldBoot, finished, errored, 
-           orders, att, bt, alive, wseq, wround, result, net, dist, pend, gap, 
-           bad, countedRuns, taken, countedTwice, takenTwice, staleTaken >>
+           orders, att, bt, alive, born, wseq, wround, result, net, dist, 
+           pend, gap, bad, countedRuns, taken, countedTwice, takenTwice, 
+           staleTaken >>
 
 ProcSet == {"master"} \cup (Workers) \cup {"env"}
 
@@ -218,6 +220,7 @@ Init == (* Global variables *)
         /\ att = All(1)
         /\ bt = All(2)
         /\ alive = All(FALSE)
+        /\ born = All(0)
         /\ wseq = All(0)
         /\ wround = All(0)
         /\ result = All("none")
@@ -494,10 +497,12 @@ Master == /\ \/ /\ phase = "Pending" /\ AllHere
                                                 orders, countedRuns, 
                                                 countedTwice >>
                 /\ UNCHANGED <<booted, present, attempt, boot, oldBoot, alive, bad>>
-          /\ UNCHANGED << att, bt, wseq, wround, result, net, dist, pend, gap >>
+          /\ UNCHANGED << att, bt, born, wseq, wround, result, net, dist, pend, 
+                          gap >>
 
 Agent(self) == /\ \/ /\ ~alive[self] /\ Live /\ att[self] = 1 /\ bt[self] = 2 /\ wseq[self] = 0 /\ Msg("lost", self, 1, 0, 0) \notin net
                      /\ alive' = [alive EXCEPT ![self] = TRUE]
+                     /\ born' = [born EXCEPT ![self] = seq]
                      /\ wseq' = [wseq EXCEPT ![self] = seq]
                      /\ net' = (net \cup {Msg("ready", self, 1, 2, 0)})
                      /\ UNCHANGED <<att, bt, wround, result>>
@@ -506,30 +511,32 @@ Agent(self) == /\ \/ /\ ~alive[self] /\ Live /\ att[self] = 1 /\ bt[self] = 2 /\
                      /\ bt' = [bt EXCEPT ![self] = 2 * (att[self] + 1)]
                      /\ att' = [att EXCEPT ![self] = att[self] + 1]
                      /\ alive' = [alive EXCEPT ![self] = TRUE]
+                     /\ born' = [born EXCEPT ![self] = seq]
                      /\ wseq' = [wseq EXCEPT ![self] = seq]
                      /\ wround' = [wround EXCEPT ![self] = 0]
                      /\ result' = [result EXCEPT ![self] = "none"]
                   \/ /\ alive[self] /\ Msg("ready", self, att[self], bt[self], 0) \notin net /\ ~(present[self] /\ boot[self] = bt[self])
                      /\ net' = (net \cup {Msg("ready", self, att[self], bt[self], 0)})
-                     /\ UNCHANGED <<att, bt, alive, wseq, wround, result>>
+                     /\ UNCHANGED <<att, bt, alive, born, wseq, wround, result>>
                   \/ /\ \E s \in DOMAIN orders:
                           /\ alive[self] /\ s > wseq[self] /\ orders[s].ph \in Rounds /\ orders[s].att[self] = att[self]
+                             /\ orders[s].round > born[self]
                           /\ wseq' = [wseq EXCEPT ![self] = s]
                           /\ IF orders[s].round # wround[self]
                                 THEN /\ wround' = [wround EXCEPT ![self] = orders[s].round]
                                      /\ result' = [result EXCEPT ![self] = "none"]
                                 ELSE /\ TRUE
                                      /\ UNCHANGED << wround, result >>
-                     /\ UNCHANGED <<att, bt, alive, net>>
+                     /\ UNCHANGED <<att, bt, alive, born, net>>
                   \/ /\ alive[self] /\ wround[self] > 0 /\ result[self] # "error" /\ Msg("finish", self, att[self], bt[self], wseq[self]) \notin net
                         /\ (result[self] = "none" \/ wseq[self] = seq)
                      /\ net' = (net \cup {Msg("finish", self, att[self], bt[self], wseq[self])})
                      /\ result' = [result EXCEPT ![self] = "finish"]
-                     /\ UNCHANGED <<att, bt, alive, wseq, wround>>
+                     /\ UNCHANGED <<att, bt, alive, born, wseq, wround>>
                   \/ /\ alive[self] /\ wround[self] > 0 /\ result[self] = "error" /\ Msg("error", self, att[self], bt[self], wseq[self]) \notin net
                         /\ wseq[self] = seq
                      /\ net' = (net \cup {Msg("error", self, att[self], bt[self], wseq[self])})
-                     /\ UNCHANGED <<att, bt, alive, wseq, wround, result>>
+                     /\ UNCHANGED <<att, bt, alive, born, wseq, wround, result>>
                /\ UNCHANGED << phase, seq, roundSeq, recoverCount, failures, 
                                counted, booted, retries, present, attempt, 
                                boot, oldBoot, finished, errored, orders, dist, 
@@ -546,10 +553,11 @@ Env == /\ Live
                         THEN /\ bad' = (bad \cup {roundSeq})
                         ELSE /\ TRUE
                              /\ bad' = bad
-             /\ UNCHANGED <<seq, orders, bt, wseq, wround, result, pend, gap>>
+             /\ UNCHANGED <<seq, orders, bt, born, wseq, wround, result, pend, gap>>
           \/ /\ \E w \in Workers:
                   /\ dist < MaxDist /\ alive[w] /\ bt[w] = 2 * att[w]
                   /\ dist' = dist + 1
+                  /\ born' = [born EXCEPT ![w] = seq]
                   /\ wseq' = [wseq EXCEPT ![w] = seq]
                   /\ wround' = [wround EXCEPT ![w] = 0]
                   /\ result' = [result EXCEPT ![w] = "none"]
@@ -569,22 +577,22 @@ Env == /\ Live
                         THEN /\ bad' = (bad \cup {wround[w]})
                         ELSE /\ TRUE
                              /\ bad' = bad
-             /\ UNCHANGED <<seq, orders, bt, alive, wseq, wround, pend, gap>>
+             /\ UNCHANGED <<seq, orders, bt, alive, born, wseq, wround, pend, gap>>
           \/ /\ \E w \in Workers:
                   /\ pend < MaxPend /\ alive[w] /\ wround[w] = 0
                   /\ pend' = pend + 1
                   /\ net' = (net \cup {Msg("finish", w, att[w], bt[w], 0)})
-             /\ UNCHANGED <<seq, orders, bt, alive, wseq, wround, result, dist, gap, bad>>
+             /\ UNCHANGED <<seq, orders, bt, alive, born, wseq, wround, result, dist, gap, bad>>
           \/ /\ \E m \in net:
                   /\ dist < MaxDist /\ m.kind # "lost"
                   /\ dist' = dist + 1
                   /\ net' = net \ {m}
-             /\ UNCHANGED <<seq, orders, bt, alive, wseq, wround, result, pend, gap, bad>>
+             /\ UNCHANGED <<seq, orders, bt, alive, born, wseq, wround, result, pend, gap, bad>>
           \/ /\ gap < MaxGap /\ phase \in Rounds
              /\ gap' = gap + 1
              /\ orders' = orders @@ (seq + 1 :> [orders[seq] EXCEPT !.att = attempt])
              /\ seq' = seq + 1
-             /\ UNCHANGED <<bt, alive, wseq, wround, result, net, dist, pend, bad>>
+             /\ UNCHANGED <<bt, alive, born, wseq, wround, result, net, dist, pend, bad>>
        /\ UNCHANGED << phase, roundSeq, recoverCount, failures, counted, 
                        booted, retries, present, attempt, boot, oldBoot, 
                        finished, errored, att, countedRuns, taken, 
@@ -610,8 +618,8 @@ CountOnlyRealFailures   == countedRuns \subseteq bad
 SucceedIsTrue           == phase = "Succeed" => \A w \in Workers : <<w, orders[seq - 1].round>> \in taken /\ orders[seq - 1].ph = "RunCommand"
 RetriesBound            == recoverCount <= MaxRetry + 1 /\ \A w \in Workers : retries[w] <= MaxRetry + 1
 RecoverIsMax            == phase # "Failed" => \A w \in Workers : Min(retries[w], MaxRetry) <= recoverCount
-\* nobody runs the command but in a round that named its attempt and came after it was heard
-NobodyRunsAlone         == \A w \in Workers : (alive[w] /\ wround[w] > 0) => orders[wseq[w]].att[w] = att[w]
+\* nobody acts but in a round that names its attempt and was ordered after it started
+NobodyRunsAlone         == \A w \in Workers : (alive[w] /\ wround[w] > 0) => (orders[wseq[w]].att[w] = att[w] /\ wround[w] > born[w])
 \* ==== ACTIONS =======================================================================
 MasterSeqNumMonotonic   == [][seq' >= seq]_vars
 \* an agent never goes back to an earlier order

@@ -2037,6 +2037,7 @@ UncountedBound    == \A w \in Workers : uncounted[w] <= MaxUncounted /\ (uncount
 SuspendedWaits    == suspended => phase = "Pending"
 PlainIsPlain      == mode = "plain" => phase \in {"RunCommand"} \cup Terminal /\ \A w \in Workers : mark[w] = "" /\ toQuit[w] = "no"
 MarksOnlyInRun    == phase # "RunCommand" => Marked = {}
+ExactlyOneHolds   == counted => Cardinality({w \in Workers : retries[w] = Top}) = 1
 CountHasAHolder   == On("move") /\ counted => holder \in Workers /\ retries[holder] = Top
 \* ==== ACTIONS =========================================================================
 \* somebody finished the round he was asked in, not an earlier one
@@ -2051,7 +2052,6 @@ MarkOnlyMarks     == [][\A w \in Workers : (mark'[w] # mark[w] /\ phase = "RunCo
                           => (retries' = retries /\ toQuit' = toQuit /\ innerPhase' = innerPhase)]_vars
 \* a slow pod leaves at a checkpoint, or because the run stands anyway; time alone never takes it
 SafePoint         == [][(phase = "RunCommand" /\ ~Hung /\ HangDeadline) => FALSE]_vars
-\* whoever is slow but progressing keeps the run: without hang mark no deadline stands in RunCommand
 \* at most one count per incarnation
 CountOncePerIncarnation == [][failures' > failures => (failures' = failures + 1 /\ ~counted)]_vars
 \* a count rises only with the end of a run
@@ -2059,7 +2059,18 @@ CountOnlyInRun    == [][failures' > failures => phase = "RunCommand" \/ mode' = 
 \* a lost pod keeps its retries and the reason it was counted for
 KeepRetries       == [][(phase # "RunCommand" /\ phase' # "RunCommand" /\ ~moved' /\ ~moved) => retries' = retries]_vars
 \* a run that is adopted was not touched: nothing was counted, nobody left
-AdoptedUntouched  == [][(adopting /\ phase' = "RunCommand" /\ mode' = "managed") => (failures' = failures /\ recoverCount' = recoverCount)]_vars
+AdoptedUntouched  == [][(adopting /\ phase' = "RunCommand" /\ mode' = "managed")
+                          => (failures' = failures /\ recoverCount' = recoverCount /\ runs \in {"cur","next"} /\ (counted => runs = "next"))]_vars
+\* BootChecking is passed before the first run; only an adopted run had passed it elsewhere
+BootedFirst       == [][(phase # "RunCommand" /\ phase' = "RunCommand" /\ mode' = "managed") => (booted \/ phase = "BootChecking" \/ adopting)]_vars
+\* once managed, never plain
+PlainOnlyAtFirst  == [][mode' # mode => ~started]_vars
+\* a suspended job waits for ever
+SuspendedIsPatient == [][(suspended /\ phase' = "Failed") => failedReason' = "stopped"]_vars
+\* the platform takes pods away for nothing
+PreemptionIsFree  == [][(\E w \in Workers : Preempted(<<"preempted", w>>)) => (uncounted' = uncounted /\ failures' = failures)]_vars
+\* a count moves once
+MovesOnce         == [][(moved /\ counted /\ counted') => holder' = holder]_vars
 \* whoever could not diagnose, or failed a check of its own, is ordered to leave
 FailedChecksLeave == [][(phase \in Checks /\ phase' = "Restarting" /\ present' = present /\ uncounted' = uncounted /\ retries' = retries)
                           => (\E w \in Workers : toQuit'[w] # "no")]_vars

@@ -167,9 +167,20 @@ def property_at(text: str, line: int) -> str:
 
 
 def check(
-    module: str, config_text: str, texts: dict[str, str], *, workers: int = 2, heap: str = "6g", extra: tuple[str, ...] = (), keep: Path | None = None
+    module: str,
+    config_text: str,
+    texts: dict[str, str],
+    *,
+    workers: int = 2,
+    heap: str = "6g",
+    extra: tuple[str, ...] = (),
+    keep: Path | None = None,
+    timeout: float = 1800.0,
 ) -> Result:
-    """Run TLC on a module with a configuration. `texts` are all modules it may extend, translated. `keep`: a folder TLC may leave files in."""
+    """Run TLC on a module with a configuration. `texts` are all modules it may extend, translated; `@` in `extra` is the folder `keep`.
+
+    A run longer than `timeout` seconds is ended and is an error.
+    """
     with tempfile.TemporaryDirectory(prefix="aegis-tlc-") as folder:
         work = keep or Path(folder)
         for name, text in texts.items():
@@ -179,7 +190,10 @@ def check(
         command = [find_java(), "-XX:+UseParallelGC", f"-Xmx{heap}", "-cp", str(find_jar()), "tlc2.TLC", "-deadlock", "-workers", str(workers)]
         command += ["-metadir", str(Path(folder) / "states"), "-config", f"{module}.cfg", *(word.replace("@", str(work)) for word in extra), f"{module}.tla"]
         start = time.monotonic()
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        try:
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=timeout)
+        except subprocess.TimeoutExpired:
+            return Result(0, 0, 0, timeout, "", f"no end after {timeout:g} s", "")
         return read_output(done.stdout + done.stderr, time.monotonic() - start, texts[module], config_text)
 
 
