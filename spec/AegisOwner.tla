@@ -321,7 +321,7 @@ CountOnce        == head.count = Cardinality(head.done)
 \* the shards are those of the head: no torn commit, no state made of two
 HeadAndShards    == shard = head.count
 \* what lies before the cursor is decided, or was thrown away by the stream and asked for again
-NothingSkipped   == \A i \in 1..head.cursor : log[i] \in head.done \/ (i < first /\ head.round > 1)
+NothingSkipped   == head.cursor <= Len(log) /\ \A i \in 1..head.cursor : log[i] \in head.done \/ (i < first /\ head.round > 1)
 \* nothing happens outside that is not durable
 EffectsCommitted == made \subseteq head.done
 \* ==== ACTIONS =======================================================================

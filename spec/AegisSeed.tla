@@ -179,13 +179,15 @@ Next == Controller \/ Environment
 Spec == Init /\ [][Next]_vars
 
 \* END TRANSLATION
+\* ==== INVARIANTS ======================================================================
 ValidPhase        == phase \in Phases
 ValidInnerPhase   == \A w \in Workers : innerPhase[w] \in Phases
 RecoverCountBound == recoverCount <= MaxRetry + 1
 RetriesBound      == \A w \in Workers : retries[w] <= MaxRetry + 1
 PhaseConsistency  == \A w \in Workers :
     ~finished[w] => innerPhase[w] = phase \/ phase = "Restarting"
-\* not in the seed's list: a job whose budget is spent never trains again
+\* ==== NOT CHECKED =====================================================================
+\* not in the seed's list, and violated: a job whose budget is spent never trains again
 SpentNeverRuns    == [][ (\E w \in Workers : retries[w] > MaxRetry) => phase' # "RunCommand" ]_vars
 \* a job all of whose workers finished the command is not counted as failed
 \* (violated: a pod that ends after its Finish trips branch 3)

@@ -20,6 +20,8 @@ HERE = Path(__file__).resolve().parent
 SECTIONS = ("INVARIANTS", "ACTIONS", "LIVENESS")
 """Headings `\\* ==== NAME ====` in a module; what is defined below one is a property of that sort."""
 
+QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:CICompilerCount=1")
+
 
 class SpecError(Exception):
     """Something is wrong with the models or with the tools; the text says what to do."""
@@ -89,7 +91,7 @@ def translate(text: str, module: str) -> str:
         path = Path(folder) / f"{module}.tla"
         path.write_text(text)
         done = subprocess.run(
-            [find_java(), "-cp", str(find_jar()), "pcal.trans", "-nocfg", path.name], cwd=folder, capture_output=True, text=True, check=False
+            [find_java(), *QUICK, "-cp", str(find_jar()), "pcal.trans", "-nocfg", path.name], cwd=folder, capture_output=True, text=True, check=False
         )
         if done.returncode or "Translation completed." not in done.stdout:
             raise SpecError(f"{module}: does not translate:\n{done.stdout}{done.stderr}")
@@ -176,10 +178,11 @@ def check(
     extra: tuple[str, ...] = (),
     keep: Path | None = None,
     timeout: float = 1800.0,
+    small: bool = False,
 ) -> Result:
     """Run TLC on a module with a configuration. `texts` are all modules it may extend, translated; `@` in `extra` is the folder `keep`.
 
-    A run longer than `timeout` seconds is ended and is an error.
+    A run longer than `timeout` seconds is ended and is an error. `small`: a run of seconds, for which the Java compiler is not worth its time.
     """
     with tempfile.TemporaryDirectory(prefix="aegis-tlc-") as folder:
         work = keep or Path(folder)
@@ -187,7 +190,8 @@ def check(
             (Path(folder) / f"{name}.tla").write_text(text)
         (Path(folder) / f"{module}.cfg").write_text(config_text)
         # -deadlock switches TLC's deadlock check off: an ended job has no next step; dead ends are found by the liveness property.
-        command = [find_java(), "-XX:+UseParallelGC", f"-Xmx{heap}", "-cp", str(find_jar()), "tlc2.TLC", "-deadlock", "-workers", str(workers)]
+        java = [find_java(), *(QUICK if small else ("-XX:+UseParallelGC",))]
+        command = [*java, f"-Xmx{heap}", "-cp", str(find_jar()), "tlc2.TLC", "-deadlock", "-workers", str(workers)]
         command += ["-metadir", str(Path(folder) / "states"), "-config", f"{module}.cfg", *(word.replace("@", str(work)) for word in extra), f"{module}.tla"]
         start = time.monotonic()
         try:
@@ -203,9 +207,12 @@ def read_output(output: str, seconds: float, text: str, config_text: str) -> Res
     depth = re.findall(r"depth of the complete state graph search is (\d+)", output)
     violated, error = "", ""
     found = re.search(r"Error: Invariant (\w+) is violated", output)
+    named = re.search(r"Error: Action property (\w+) is violated", output)
     action = re.search(r"Error: Action property line (\d+)", output)
     if found:
         violated = found[1]
+    elif named:
+        violated = named[1]
     elif action:
         violated = property_at(text, int(action[1]))
     elif "Temporal properties were violated" in output:
