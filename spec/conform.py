@@ -104,7 +104,9 @@ def main() -> int:
         a, b = graphs.summary(model), graphs.summary(code)
         same = not lines and a == b
         bad += not same
-        print(f"{path.stem}: model {a.states:,} states, {a.edges:,} edges; code {b.states:,}, {b.edges:,}; {'the same graph' if same else 'DIFFERENT'}")
+        print(
+            f"{path.stem}: model {a.states:,} states, {a.edges:,} edges; code {b.states:,}, {b.edges:,}; {'the same graph' if same else 'DIFFERENT'}"
+        )
         for line in lines[: options.limit]:
             print("  " + line)
         if len(lines) > options.limit:

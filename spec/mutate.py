@@ -100,7 +100,9 @@ def verdict(mutant: Mutant, texts: dict[str, str], workers: int) -> tuple[bool, 
     named = tla.properties_of(text)
     if not any(mutant.expect in names for names in named.values()):
         raise tla.SpecError(f"mutant {mutant.name}: {module} has no property {mutant.expect}")
-    config_text = narrowed((tla.HERE / f"{mutant.cfg}.cfg").read_text(), mutant, mutant.expect in named["LIVENESS"], mutant.expect in named["ACTIONS"])
+    config_text = narrowed(
+        (tla.HERE / f"{mutant.cfg}.cfg").read_text(), mutant, mutant.expect in named["LIVENESS"], mutant.expect in named["ACTIONS"]
+    )
     result = tla.check(module, config_text, texts | {module: text}, workers=workers, timeout=120.0, small=True)
     if result.error:
         raise tla.SpecError(f"mutant {mutant.name}: does not run: {result.error}")

@@ -192,7 +192,14 @@ def check(
         # -deadlock switches TLC's deadlock check off: an ended job has no next step; dead ends are found by the liveness property.
         java = [find_java(), *(QUICK if small else ("-XX:+UseParallelGC",))]
         command = [*java, f"-Xmx{heap}", "-cp", str(find_jar()), "tlc2.TLC", "-deadlock", "-workers", str(workers)]
-        command += ["-metadir", str(Path(folder) / "states"), "-config", f"{module}.cfg", *(word.replace("@", str(work)) for word in extra), f"{module}.tla"]
+        command += [
+            "-metadir",
+            str(Path(folder) / "states"),
+            "-config",
+            f"{module}.cfg",
+            *(word.replace("@", str(work)) for word in extra),
+            f"{module}.tla",
+        ]
         start = time.monotonic()
         try:
             done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=timeout)
