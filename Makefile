@@ -19,6 +19,7 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/unit/house
 
 docs: $(VENV)/.ready
 	$(BIN)/python -m aegis_proto.docs docs

@@ -9,11 +9,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import socket
 import sys
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
-OUTCOMES = ("unreachable", "certificate", "refused")
+if TYPE_CHECKING:
+    from aegis_agent.reaper import Reaper
+
+Sign = Callable[[bytes], bytes]
 
 
 class EnrolFailed(Exception):
@@ -31,39 +36,49 @@ def may_sign(data: bytes, job: str, pod: str, attempt: int, nkey: str) -> bool:
     return 16 <= len(nonce) <= 256 and rest == f"{job}|{pod}|{attempt}|{nkey}"
 
 
-async def enrol(reaper: Any, sign: Any, request: dict[str, Any], environ: dict[str, str], timeout: float) -> dict[str, Any]:
-    """Run the child for `request` {target, ca, job, pod, attempt, uid, nkey, token, timeout}: {"jwt", "servers", "expires"}, or `EnrolFailed`."""
-    ours, theirs = socket.socketpair()
-    reader, writer = await asyncio.open_unix_connection(sock=ours, limit=1 << 20)
-    child = None
-    try:
-        child = reaper.spawn(
-            [sys.executable, "-m", "aegis_agent.enrol"], env=environ, stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=None, helper=True
-        )
-        theirs.close()
-        writer.write(json.dumps(request).encode() + b"\n")
-        async with asyncio.timeout(timeout):
-            while line := await reader.readline():
-                answer = json.loads(line)
-                if "sign" in answer:
+class Session:
+    """One child. Started early, it loads gRPC while the parent loads the bus; good for one question."""
+
+    def __init__(self, reaper: Reaper, environ: Mapping[str, str]) -> None:
+        """OSError when the child cannot be started."""
+        self._ours, theirs = socket.socketpair()
+        with theirs:
+            end = theirs.fileno()
+            try:
+                self._child = reaper.spawn([sys.executable, "-m", "aegis_agent.enrol"], env=environ, stdin=end, stdout=end, helper=True)
+            except OSError:
+                self._ours.close()
+                raise
+
+    def close(self) -> None:
+        self._ours.close()
+        self._child.signal_group(signal.SIGKILL)
+
+    async def ask(self, sign: Sign, request: dict[str, Any], timeout: float) -> dict[str, Any]:
+        """The answer to `request` {target, ca, job, pod, attempt, uid, nkey, token, timeout}: {"jwt", "servers", "expires"}, or `EnrolFailed`."""
+        reader, writer = await asyncio.open_unix_connection(sock=self._ours, limit=1 << 20)
+        try:
+            writer.write(json.dumps(request).encode() + b"\n")
+            async with asyncio.timeout(timeout):
+                while line := await reader.readline():
+                    answer = json.loads(line)
+                    if "jwt" in answer:
+                        return dict(answer)
+                    if "sign" not in answer:
+                        raise EnrolFailed(str(answer.get("kind")), str(answer.get("code")), str(answer.get("message")))
                     data = bytes.fromhex(answer["sign"])
                     if not may_sign(data, request["job"], request["pod"], request["attempt"], request["nkey"]):
                         raise EnrolFailed("refused", "badRequest", "E102 asked to sign what is not this worker's challenge")
                     writer.write(json.dumps({"signature": sign(data).hex()}).encode() + b"\n")
-                elif "jwt" in answer:
-                    return dict(answer)
-                else:
-                    raise EnrolFailed(str(answer.get("kind")), str(answer.get("code")), str(answer.get("message")))
-        raise EnrolFailed("unreachable", "", "E101 the enrolment process ended without an answer")
-    except TimeoutError:
-        raise EnrolFailed("unreachable", "", f"E101 no answer from the credentials service at {request['target']} within {timeout:.0f} s") from None
-    except OSError as error:
-        raise EnrolFailed("unreachable", "", f"E101 cannot run the enrolment: {error}") from None
-    finally:
-        theirs.close()
-        writer.close()
-        if child is not None and child.alive:
-            child.signal_group(9)
+            raise EnrolFailed("unreachable", "", "E101 the enrolment process ended without an answer")
+        except TimeoutError:
+            text = f"E101 no answer from the credentials service at {request['target']} within {timeout:.0f} s"
+            raise EnrolFailed("unreachable", "", text) from None
+        except OSError as error:
+            raise EnrolFailed("unreachable", "", f"E101 the enrolment process is gone: {error}") from None
+        finally:
+            writer.close()
+            self.close()
 
 
 def main() -> int:
@@ -77,13 +92,17 @@ def main() -> int:
     def say(content: dict[str, Any]) -> None:
         lines.write(json.dumps(content).encode() + b"\n")
 
-    request = json.loads(lines.readline())
+    from aegis_proto import enroll
+
+    enroll.load()
+    line = lines.readline()
+    if not line:
+        return 0  # the parent needs no answer any more
+    request = json.loads(line)
 
     def sign(data: bytes) -> bytes:
         say({"sign": data.hex()})
         return bytes.fromhex(json.loads(lines.readline())["signature"])
-
-    from aegis_proto import enroll
 
     try:
         ca = request["ca"].encode()

@@ -58,19 +58,20 @@ class Executor:
             loop.add_signal_handler(number, self.forward, number)
         if self.light and not self.task.stateDir:
             return
-        if self.task.stateDir:
-            self.state_dir = Path(self.task.stateDir)
-            self.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            (self.state_dir / EXIT_FILE).unlink(missing_ok=True)
-        else:
-            self.state_dir = Path(tempfile.mkdtemp(prefix="aegis-agent-"))
-            self._own_dir = True
-        self._control = ControlSocket(socket_path(self.state_dir), lambda request: self._answer(request, status))
         try:
-            await self._control.open()
+            if self.task.stateDir:
+                folder = Path(self.task.stateDir)
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                (folder / EXIT_FILE).unlink(missing_ok=True)
+            else:
+                folder = Path(tempfile.mkdtemp(prefix="aegis-agent-"))
+                self._own_dir = True
+            self.state_dir = folder
+            control = ControlSocket(socket_path(folder), lambda request: self._answer(request, status))
+            await control.open()
+            self._control = control
         except OSError as error:
-            self.say(f"no control socket: {error}")
-            self._control = None
+            self.say(f"going on without {'a control socket' if self.state_dir else 'a state directory'}: {error}")
 
     async def close(self, last: Exit) -> None:
         """The last word, everywhere; then nothing is left of us."""

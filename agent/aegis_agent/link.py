@@ -19,7 +19,7 @@ from aegis_proto.messages import BadMessage, decode
 from aegis_proto.state import Head
 
 from aegis_agent import mode
-from aegis_agent.enrol import EnrolFailed, enrol
+from aegis_agent.enrol import EnrolFailed, Session
 from aegis_agent.env import without_secrets
 from aegis_agent.handover import WorkerTask
 from aegis_agent.reaper import Reaper
@@ -72,6 +72,7 @@ class Uplink:
         self._up = asyncio.Event()
         self._rng = random.Random()
         self._token = task.token
+        self._session: Session | None = None  # started ahead
 
     @property
     def connected(self) -> bool:
@@ -84,6 +85,11 @@ class Uplink:
 
     def open(self) -> None:
         """Begin to try. The memory of the process must be hidden before: the key is made now."""
+        if self._token and not self.task.servers:
+            try:
+                self._session = Session(self._reaper, self._environ)
+            except OSError as error:
+                log.warning("cannot start the enrolment: %s", error)
         from aegis_bus.identity import Identity
 
         self._identity = Identity.new()
@@ -93,6 +99,8 @@ class Uplink:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._session is not None:
+            self._session.close()
         if self.bus is not None:
             await self.bus.close(grace=2.0)
 
@@ -139,11 +147,13 @@ class Uplink:
                 self.why = str(error)
                 if isinstance(error, BusError):
                     self._identity.jwt = ""
-                self.bus = None if self.bus is None or not self.bus.connected else self.bus
-                self._on_reach()
             except Exception as error:
                 log.exception("connecting failed")
                 self.why = f"{type(error).__name__}: {error}"
+            bus, self.bus = self.bus, None
+            if bus is not None:  # connected, but not subscribed
+                await bus.close(grace=0.5)
+            self._on_reach()
             await asyncio.sleep(mode.backoff(tries, self._rng))
             tries += 1
         if self.told:
@@ -163,7 +173,10 @@ class Uplink:
             return ""
         if not self._token and not self.managed:
             raise EnrolFailed("unreachable", "", "E101 no join token was given (the credentials service was away when this worker was placed)")
-        ca = Path(self.task.tlsCa).read_text() if self.task.tlsCa else ""
+        try:
+            ca = Path(self.task.tlsCa).read_text() if self.task.tlsCa else ""
+        except (OSError, UnicodeDecodeError) as error:
+            raise EnrolFailed("certificate", "", f"E102 CA file {self.task.tlsCa} of the credentials service: {error}") from None
         request = dict(
             target=self.task.credentials,
             ca=ca,
@@ -172,11 +185,14 @@ class Uplink:
             attempt=self.task.attempt,
             uid=self.task.uid,
             nkey=self._identity.public,
-            token="" if self.managed else self._token,
+            token=self._token,  # also when renewing: after a loss of the store nobody is bound, and it binds again
             timeout=ENROL_TIMEOUT - 3,
         )
         try:
-            answer = await enrol(self._reaper, self._identity.sign, request, self._environ, ENROL_TIMEOUT)
+            session, self._session = self._session or Session(self._reaper, self._environ), None
+            answer = await session.ask(self._identity.sign, request, ENROL_TIMEOUT)
+        except OSError as error:
+            raise EnrolFailed("unreachable", "", f"E101 cannot start the enrolment: {error}") from None
         except EnrolFailed as error:
             if error.code in FINAL:
                 self._tell(error.code)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -62,6 +63,18 @@ WRAPPERS: dict[str, tuple[str, ...]] = {
 }
 ARGUMENT_FIRST = {"timeout", "taskset"}
 """Wrappers that take one plain argument before the command."""
+
+# fmt: off
+BUILTINS = frozenset(
+    {
+        ".", ":", "[", "[[", "alias", "bg", "break", "case", "cd", "command", "continue", "declare", "dirs", "echo", "esac", "eval", "exec",
+        "exit", "export", "false", "fg", "fi", "for", "function", "getopts", "hash", "jobs", "kill", "let", "local", "mapfile", "popd", "printf",
+        "pushd", "pwd", "read", "readonly", "return", "select", "set", "shift", "shopt", "source", "test", "time", "times", "trap", "true",
+        "type", "typeset", "ulimit", "umask", "unalias", "unset", "until", "wait", "done", "in",
+    }
+)
+# fmt: on
+"""Words a shell knows itself."""
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _PYTHON = re.compile(r"python([0-9.]*)$")
@@ -175,6 +188,17 @@ def detect(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> Nes
             restarts = found.max_restarts if found.max_restarts is not None else (environ or {}).get("PET_MAX_RESTARTS")
             return Nested(found.name, found.pet, found.flags, found.head, found.given, restarts)
     return None
+
+
+def unknown_word(argv: Sequence[str], path: str) -> str:
+    """The first command word of `argv` (or of its shell text) that neither a shell knows nor `path` holds; "" when there is none."""
+    text = shell_text(argv)
+    for words in _simple_commands(text) if text is not None else [list(argv)]:
+        at = _skip_wrappers(words)
+        word = words[at] if at < len(words) else ""
+        if word and not set(word) & set("/$`*=~\"'") and word not in BUILTINS and shutil.which(word, path=path) is None:
+            return word
+    return ""
 
 
 def _gave(given: Sequence[str], flag: str) -> bool:

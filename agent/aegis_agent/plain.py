@@ -8,7 +8,9 @@ import signal
 from collections.abc import Mapping
 
 from aegis_agent.executor import Executor, last_word
-from aegis_agent.handover import Status, WorkerTask, now_ms
+from aegis_agent.handover import NOT_FOUND, Status, WorkerTask, now_ms
+from aegis_agent.nested import unknown_word
+from aegis_agent.reasons import Ending, not_found_message
 
 
 async def run_bare(task: WorkerTask, environ: Mapping[str, str]) -> int:
@@ -42,7 +44,15 @@ async def run_bare(task: WorkerTask, environ: Mapping[str, str]) -> int:
     result = await run.result
     await run.stop()
     await executor.close(last_word(task, result.code, reason="exited", run=run, plain=True))
-    if result.ending is not None and result.ending.message.startswith("E111"):
-        executor.err.write(f"aegis-agent: {result.ending.message}\n".encode())
+    if result.ending is not None and (hint := _hint(task, environ, result.ending)):
+        executor.err.write(f"aegis-agent: {hint}\n".encode())
         executor.err.flush(1.0)
     return result.code
+
+
+def _hint(task: WorkerTask, environ: Mapping[str, str], end: Ending) -> str:
+    """E111 for a command that is not there; the shell's own complaint has gone past us."""
+    if end.message.startswith("E111"):
+        return end.message
+    name = unknown_word(task.spec.command, environ.get("PATH", "")) if end.code == NOT_FOUND and not end.signal else ""
+    return not_found_message(task.pod, task.node, name, NOT_FOUND, environ) if name else ""

@@ -119,7 +119,10 @@ class Run:
         """Start every local rank. What cannot be started is a result, not an error: 126 or 127, as a shell would say."""
         if self._log_dir is not None:
             forget_old_runs(self._log_dir.parent)
-            self._log_dir.mkdir(parents=True, exist_ok=True)
+            try:
+                self._log_dir.mkdir(parents=True, exist_ok=True)
+            except OSError:
+                self._log_dir = None  # the run matters more than its logs
         self._cgroup = Cgroup.make(self.plan.scope)
         self._began = time.monotonic()
         for local in range(1 if self.nested or self._bare else self.plan.nproc):

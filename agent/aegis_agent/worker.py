@@ -11,23 +11,13 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any
 
 from aegis_proto import subjects
-from aegis_proto.messages import (
-    AckData,
-    CheckResponse,
-    ErrorData,
-    FinishData,
-    Heartbeat,
-    Message,
-    PendingData,
-    StoppedData,
-    encode,
-    raw,
-)
-from aegis_proto.phases import LostReason, MessageType, OrderPhase, ReportKind
+from aegis_proto.messages import Heartbeat, encode
+from aegis_proto.phases import LostReason, OrderPhase
 from aegis_proto.state import Head, Order
 
 from aegis_agent import mode, ports
@@ -37,8 +27,9 @@ from aegis_agent.handover import LEAVE, REQUEUE, Exit, Status, WorkerTask, now_m
 from aegis_agent.link import Uplink
 from aegis_agent.orders import Rank, Verdict, judge
 from aegis_agent.reports import Reports
-from aegis_agent.runner import Run, RunResult
+from aegis_agent.runner import Run
 from aegis_agent.scope import scope_id, scope_prefix
+from aegis_agent.writer import ReportWriter
 
 log = logging.getLogger(__name__)
 
@@ -62,10 +53,8 @@ class Worker:
         self.exec = Executor(task, environ)
         self.uplink = Uplink(task, self.exec.reaper, environ, on_head=self._on_head, on_reach=self._on_reach, on_ready=self._on_ready)
         self.reports = Reports(self.uplink.publish, self.uplink.wait_connected)
-        self.last = Rank()
+        self.write = ReportWriter(task, self.boot, self.reports)
         self.phase = OrderPhase.WAIT
-        self.order: Order | None = None
-        self.era = ""
         self.plain = False
         self._start_wait = mode.start_wait_from(dict(environ))
         self._began = time.monotonic()
@@ -115,25 +104,38 @@ class Worker:
     def _leaving(self) -> bool:
         return self._terms > 0 or bool(self.uplink.told) or self._end is None or self._end.done()
 
-    def _do(self, work: Coroutine[Any, Any, None]) -> None:
-        """Make `work` the activity, after the one before has let go."""
+    def _do(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Make `work` the activity. It begins when the one before has let go, and that is told to at once."""
         before = self._activity
+        if before is not None:
+            before.cancel()
 
         async def activity() -> None:
-            if before is not None and not before.done():
-                before.cancel()
-                await asyncio.wait((before,))
+            cancelled = False
+            while before is not None and not before.done():
+                try:
+                    await asyncio.wait((before,))
+                except asyncio.CancelledError:
+                    cancelled = True  # the next one waits for us, and we for the one before
+            if cancelled:
+                raise asyncio.CancelledError
             try:
-                await work
-            except asyncio.CancelledError:
-                raise
+                await work()
             except Exception as error:
                 log.exception("the order could not be carried out")
-                if self.phase in (OrderPhase.BOOTCHECK, OrderPhase.TROUBLESHOOT):
-                    data = ErrorData(message=f"{type(error).__name__}: {error}"[:500], diedAt=now_ms())
-                    self._report(ReportKind.ERROR, MessageType.ERROR, self.phase, data)
+                if self.phase in _ROUNDS:
+                    self.write.failed(self.phase, error)
 
         self._activity = asyncio.create_task(activity())
+
+    @property
+    def last(self) -> Rank:
+        """The order obeyed last."""
+        return self.write.rank
+
+    @last.setter
+    def last(self, rank: Rank) -> None:
+        self.write.rank = rank
 
     # --- what is heard ------------------------------------------------------------------------------------------------------------
 
@@ -143,7 +145,7 @@ class Worker:
         decision = judge(self.last, head, uid=self.task.uid, pod=self.task.pod, attempt=self.task.attempt)
         if decision.verdict is Verdict.OTHER_JOB:
             return
-        self.era = head.era
+        self.write.era = head.era
         if decision.new_era and self._settled:
             self._pending()
         if decision.verdict is Verdict.SUPERSEDED:
@@ -151,9 +153,9 @@ class Worker:
         elif decision.verdict is Verdict.OBEY and not self._settled and decision.phase in _ROUNDS:
             self.last = decision.rank  # given before we were here: we say that we are, and wait for the next one
         elif decision.verdict is Verdict.OBEY:
-            self.last, self.order, self.phase = decision.rank, head.order, decision.phase
+            self.last, self.phase = decision.rank, decision.phase
             log.info("order %s %s", decision.phase, decision.rank)
-            self._do(self._obey(decision.phase, head.order))
+            self._do(partial(self._obey, decision.phase, head.order))
             self._tell_status()
 
     def _on_reach(self) -> None:
@@ -184,7 +186,7 @@ class Worker:
             else:
                 self._leave(128 + number, "signal")
             return
-        self._do(self._preempted())
+        self._do(self._preempted)
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.ensure_future(work)
@@ -218,11 +220,10 @@ class Worker:
 
     async def _stop(self, incarnation: int, *, leaving: bool = False) -> None:
         clean = await self._end_run()
-        data = StoppedData(incarnation=incarnation, clean=clean, leaving=leaving, exitCode=self._child_code())
-        self._report(ReportKind.STOPPED, MessageType.ACK, OrderPhase.STOP, data)
+        self.write.stopped(self.exec.run, incarnation, clean=clean, leaving=leaving)
 
     async def _check(self, phase: OrderPhase) -> None:
-        self._report(ReportKind.ACK, MessageType.ACK, phase, AckData(pid=os.getpid()))
+        self.write.ack(phase)
         gone = await self._end_run()
         task = self.task
         context = Context(scope_prefix(task.uid, task.pod, task.attempt), self.spec.cwd or os.getcwd(), os.getpid(), task.node)
@@ -232,18 +233,17 @@ class Worker:
             if not result.Pass:
                 self.exec.say(f"check {result.CheckType} failed: {result.Result}")
         port = ports.free_port(self.spec.masterPortRange) if self.exec.index == 0 else 0
-        response = CheckResponse(results=tuple(results), addr=self._address(), port=port, treeGone=gone)
-        self._report(ReportKind.FINISH, MessageType.FINISH, phase, response)
+        self.write.checked(phase, results, address=self._address(), port=port, gone=gone)
 
     async def _command(self, order: Order) -> None:
         """Run the command of this incarnation, unless it runs already (a repeated round): then only the new round number is used from now on."""
-        self._report(ReportKind.ACK, MessageType.ACK, OrderPhase.COMMAND, AckData(pid=os.getpid()))
+        self.write.ack(OrderPhase.COMMAND)
         run = self.exec.run
         self._run_rank = self.last
         if run is not None and run.plan.incarnation == order.incarnation:
             if run.stop_asked:  # one incarnation never runs twice here
                 await run.stop()
-                self._report_stopped_run("this run was stopped here before", now_ms())
+                self.write.stood_still(run, "this run was stopped here before", now_ms())
             elif run.result.done():
                 self._run_ended(run)
             return
@@ -264,30 +264,12 @@ class Worker:
         rank = self.last if self.phase in (OrderPhase.COMMAND, OrderPhase.HANG) else self._run_rank
         if rank not in self._reported:
             self._reported.add(rank)
-            self._report_end(run, result, rank)
+            error = self.write.ended(run, result, rank, self.exec.progress.step)
+            if error is not None:
+                self.exec.say(f"run {run.plan.incarnation} ended: {error.reason}, exit {error.exitCode}: {error.message}")
         reason = result.ending.reason.value if result.ending else "finished"
         self.exec.note_end(last_word(self.task, result.code, reason=reason, run=run))
         self._tell_status()
-
-    def _report_end(self, run: Run, result: RunResult, rank: Rank) -> None:
-        told = result.ending
-        if told is None and not run.preempted:
-            data = FinishData(exitCode=0, step=self.exec.progress.step)
-            self._report(ReportKind.FINISH, MessageType.FINISH, OrderPhase.COMMAND, data, rank)
-            return
-        reason = told.reason if told is not None else LostReason.PREEMPTED
-        error = ErrorData(
-            reason=reason.value,
-            exitCode=result.code,
-            signal=told.signal if told else 0,
-            rank=result.rank,
-            message=told.message if told else "stopped by a notice of preemption",
-            diedAt=result.ended_at,
-            ranFor=round(result.ran_for, 3),
-            pids=len(run.pids),
-        )
-        self.exec.say(f"run {run.plan.incarnation} ended: {reason.value}, exit {result.code}: {error.message}")
-        self._report(ReportKind.ERROR, MessageType.ERROR, OrderPhase.COMMAND, error, rank)
 
     async def _preempted(self) -> None:
         run = self.exec.run
@@ -305,11 +287,10 @@ class Worker:
             self.exec.say(f"this attempt is over ({why}): the command is stopped")
             clean = await self._end_run()
             if self.uplink.connected:
-                data = StoppedData(incarnation=self.last.incarnation, clean=clean, leaving=True, exitCode=self._child_code())
-                self._report(ReportKind.STOPPED, MessageType.ACK, OrderPhase.STOP, data)
+                self.write.stopped(self.exec.run, self.last.incarnation, clean=clean, leaving=True)
             self._leave(REQUEUE, why)
 
-        self._do(work())
+        self._do(work)
 
     # --- plain --------------------------------------------------------------------------------------------------------------------
 
@@ -386,57 +367,20 @@ class Worker:
             told, since = self.uplink.told, progress.silence(now)
             gap, patient = progress.longest_gap, now < progress.long_until
             if mode.cut_off(silent=silent, told=told, since_progress=since, longest_gap=gap, expected_long=patient) is mode.CutOff.STOP:
-                self._do(self._cut_off(run, silent))
+                self._do(partial(self._cut_off, run, silent))
 
     async def _cut_off(self, run: Run, silent: float) -> None:
         """Stop a child that stands still while nobody can be asked; the bus, when it returns, says what next."""
         self.exec.say(f"cut off from the bus for {silent:.0f} s and no progress: the command is stopped")
         began = now_ms()
         await run.stop(self.spec.stopGrace)
-        self._report_stopped_run("cut off from the bus, and no progress", began)
-
-    def _report_stopped_run(self, why: str, at: int) -> None:
-        data = ErrorData(reason=LostReason.HUNG.value, message=why, diedAt=at, exitCode=self._child_code())
-        self._report(ReportKind.ERROR, MessageType.ERROR, OrderPhase.COMMAND, data)
+        self.write.stood_still(run, "cut off from the bus, and no progress", began)
 
     # --- words --------------------------------------------------------------------------------------------------------------------
 
-    def _report(self, kind: ReportKind, type_: MessageType, phase: OrderPhase | None, data: object, rank: Rank | None = None) -> None:
-        rank = rank or self.last
-        message = Message(
-            AegisName=self.task.job,
-            AegisNamespace=self.task.namespace,
-            podName=self.task.pod,
-            type=type_,
-            phase=phase.value if phase is not None else "",
-            data=raw(data),
-            timeStamp=now_ms(),
-            uid=self.task.uid,
-            era=self.era,
-            attempt=self.task.attempt,
-            boot=self.boot,
-            incarnation=max(rank.incarnation, 0),
-            seqNum=max(rank.seq_num, 0),
-        )
-        self.reports.put(subjects.report(self.task.job, self.task.pod, kind.value), message)
-
     def _pending(self) -> None:
-        """ "I am here", with what runs: a new era of the store adopts a training that never stopped."""
         self._pending_at, self._said_here = time.monotonic(), self.last
-        run = self.exec.run
-        data = PendingData(
-            podIP=self._address(),
-            nodeName=self.task.node,
-            running=run is not None and run.alive,
-            incarnation=run.plan.incarnation if run is not None else -1,
-            exitCode=self._child_code(),
-            stopped=run.plan.incarnation if run is not None and run.gone is not None and run.gone.clean else -1,
-        )
-        self._report(ReportKind.PENDING, MessageType.ACK, None, data)
-
-    def _child_code(self) -> int | None:
-        run = self.exec.run
-        return run.result.result().code if run is not None and run.result.done() else None
+        self.write.pending(self.exec.run, self._address())
 
     def _address(self) -> str:
         if self.task.address:

@@ -89,8 +89,7 @@ class JobStore:
     async def create(self, state: JobState) -> Loaded:
         """Store a new job: head (expected: none), specification and all shards in one batch. `WrongLastSequence` when the job exists."""
         job = state.head.job
-        extra = [(subjects.job_spec(job), messages.encode(state.spec)), *_shards(state, range(len(state.shards)))]
-        return await self._write(job, state, 0, extra)
+        return await self._write(job, state, 0, _whole(state))
 
     async def commit(self, old: Loaded, new: JobState) -> Loaded:
         """Store `new` on top of `old`; shards that are other objects than in `old` are written with the head.
@@ -105,9 +104,6 @@ class JobStore:
             raise ValueError(f"commit of {job} on top of {old.state.head.job}: another job")
         if head.owner != old.state.head.owner:
             raise ValueError(f"commit of {job} changes its owner: that is take_over")
-        if head.phase.terminal:
-            extra = [(subjects.job_spec(job), messages.encode(new.spec)), *_shards(new, range(len(new.shards)))]
-            return await self._write(job, new, old.seq, extra, final=True)
         dirty = [k for k, shard in enumerate(new.shards) if shard is not old.state.shards[k]]
         return await self._write(job, new, old.seq, _shards(new, dirty))
 
@@ -116,11 +112,12 @@ class JobStore:
         state = loaded.state.with_head(owner=Owner(replica, loaded.state.head.owner.term + 1))
         return await self._write(state.head.job, state, loaded.seq, [])
 
-    async def _write(self, job: str, state: JobState, expect: int, extra: list[tuple[str, bytes]], final: bool = False) -> Loaded:
-        lock = self._locks.setdefault(job, asyncio.Lock())
-        async with lock:
+    async def _write(self, job: str, state: JobState, expect: int, extra: list[tuple[str, bytes]]) -> Loaded:
+        # What has ended is written whole, with an end of its own for every subject and no history under it.
+        final = state.head.phase.terminal
+        async with self._locks.setdefault(job, asyncio.Lock()):
             try:
-                return await self._write_locked(job, state, expect, extra, final)
+                return await self._write_locked(job, state, expect, _whole(state) if final else extra, final)
             finally:
                 if final:
                     self._locks.pop(job, None)
@@ -131,7 +128,7 @@ class JobStore:
         crashpoint("bus.before-commit")
         started = time.perf_counter()
         try:
-            if extra or final:
+            if extra:
                 whole: list[tuple[str, bytes, int | None]] = [(subject, data, expect), *((name, body, None) for name, body in extra)]
                 seq = (await self._bus.batch(whole, ttl=ttl, rollup=final)).seq - len(extra)
             else:
@@ -144,7 +141,10 @@ class JobStore:
 
     async def _settle(self, job: str, data: bytes, expect: int, error: errors.BusError) -> int:
         """Did it happen? The head read through the leader says: ours (its sequence), the old one (not stored), another's (`WrongLastSequence`)."""
-        found = await self._bus.get(STREAM, subjects.job_state(job), leader=True)
+        try:
+            found = await self._bus.get(STREAM, subjects.job_state(job), leader=True, timeout=10.0)
+        except errors.BusError as away:
+            raise errors.UnknownResult(f"job {job}: commit without an answer, and the leader could not be asked: {away}") from error
         seq = found.seq if found is not None and not found.marker else 0
         if found is not None and seq > expect and found.data == data:
             log.info("job %s: commit %d had arrived: %s", job, seq, error)
@@ -172,6 +172,11 @@ class JobStore:
         if deadline is not None and deadline.setAt == 0:
             state = state.with_head(deadline=msgspec.structs.replace(deadline, setAt=time_ms))
         return Loaded(state, seq, time_ms)
+
+
+def _whole(state: JobState) -> list[tuple[str, bytes]]:
+    """Everything but the head."""
+    return [(subjects.job_spec(state.head.job), messages.encode(state.spec)), *_shards(state, range(len(state.shards)))]
 
 
 def _shards(state: JobState, which: Iterable[int]) -> list[tuple[str, bytes]]:

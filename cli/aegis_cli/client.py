@@ -25,6 +25,8 @@ from aegis_cli.options import Env
 T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R")
 
+ABSENT = 3.0
+"""Seconds a request is tried again while nobody listens on its subject."""
 NOWHERE = "no context, no AEGIS_BUS_SERVERS, and no stack of yours runs on this machine"
 
 
@@ -91,20 +93,25 @@ class Client:
         return self._namespace or self.bound_namespace
 
     async def _request(self, subject: str, body: object, what: str, needs: str) -> bytes:
-        try:
-            return await self.bus.request(subject, encode(body), timeout=self.timeout)
-        except errors.NotAllowed:
-            raise CliError("E103", f"{self.identity.name} may not {what} (needs {needs}). Context {self.target.name}", subject=subject) from None
-        except errors.UnknownResult:
-            raise CliError(
-                "E108", f"no answer within {self.timeout:g} s to: {what}. It may have been taken all the same: look before you repeat it"
-            ) from None
-        except errors.CredentialsRefused:
-            raise
-        except errors.Unreachable as error:
-            if self.bus.connected:
-                raise CliError("E108", f"the service that could {what} does not run here", hint="aegis status shows which part is down") from None
-            raise from_text(str(error), "E101") from None
+        """One request. Where nobody listens it is tried again for a moment (a service may just be starting; nothing was delivered)."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + min(self.timeout, ABSENT)
+        while True:
+            try:
+                return await self.bus.request(subject, encode(body), timeout=self.timeout)
+            except errors.NotAllowed:
+                raise CliError("E103", f"{self.identity.name} may not {what} (needs {needs}). Context {self.target.name}", subject=subject) from None
+            except errors.UnknownResult:
+                text = f"no answer within {self.timeout:g} s to: {what}. It may have been taken all the same: look before you repeat it"
+                raise CliError("E108", text) from None
+            except errors.CredentialsRefused:
+                raise
+            except errors.Unreachable as error:
+                if not self.bus.connected:
+                    raise from_text(str(error), "E101") from None
+                if loop.time() > deadline:
+                    raise CliError("E108", f"the service that could {what} does not run here", hint="aegis status shows which part is down") from None
+            await asyncio.sleep(0.1)
 
     async def query(self, verb: str, request: object, reply: type[T]) -> T:
         """A question to the master."""
@@ -177,6 +184,6 @@ def read_reply(kind: type[T], data: bytes) -> T:
         return api.read_reply(kind, data)
     except api.RequestRefused as refused:
         text = refused.message.removeprefix(f"{refused.code} ")
-        raise CliError(refused.code, text, refused.hint, exit=refused.exit_code, details=list(refused.details)) from None
+        raise CliError(refused.code, text, refused.hint, details=list(refused.details)) from None
     except BadMessage as error:
         raise CliError("E107", f"the answer of the service does not decode: {error}") from None

@@ -52,9 +52,9 @@ _ROWS = [
     ),
     Code(
         "E104",
-        "no such job or node",
+        "no such job, context or code",
         "Nothing of that name is known here, or it lies in another namespace.",
-        "aegis job ls --all, aegis node ls.",
+        "aegis job ls --all, aegis context ls, aegis explain.",
         NOT_FOUND,
     ),
     Code(
@@ -79,13 +79,7 @@ _ROWS = [
         "aegis status shows which part is down. The request may still have been taken: look before you repeat it.",
         UNREACHABLE,
     ),
-    Code(
-        "E109",
-        "timed out",
-        "What was waited for did not become true within --timeout. Nothing was stopped.",
-        "aegis job why JOB, or wait longer.",
-        TIMED_OUT,
-    ),
+    Code("E109", "no such node", "No daemon of that name has ever registered here.", "aegis node ls.", NOT_FOUND),
     Code(
         "E110",
         "name not allowed",
@@ -142,6 +136,20 @@ _ROWS = [
         USAGE,
     ),
     Code(
+        "E118",
+        "the node is kept by another daemon",
+        "One daemon keeps the slots of a node; a second one of the same name would start workers twice.",
+        "Stop the first, or give this one a name of its own: aegis-agent node --node NAME.",
+        CONFLICT,
+    ),
+    Code(
+        "E119",
+        "timed out",
+        "What was waited for did not become true within --timeout. Nothing was stopped.",
+        "aegis job why JOB, or wait longer.",
+        TIMED_OUT,
+    ),
+    Code(
         "E120",
         "nats-server missing, too old or without JetStream",
         "The state of a job is committed by atomic batches, which nats-server has since 2.12. Looked for in $AEGIS_NATS_SERVER, the virtual "
@@ -188,6 +196,12 @@ _ROWS = [
         "a worker could not be started or placed",
         "The same place was lost several times before the training ran, or no node could take it in time.",
         "aegis job why JOB names the place; aegis node ls the nodes.",
+    ),
+    Code(
+        "E303",
+        "stopped",
+        "A person stopped the job (aegis job stop, or Ctrl-C in aegis run). Its processes got the grace and were then killed.",
+        "A new run resumes from the last checkpoint.",
     ),
     Code(
         "W201",

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from aegis_bus.errors import BusError
 from aegis_proto.api import JobDetail, JobRequest
+from aegis_proto.api_nodes import NodesAnswer, NodesQuery
 from aegis_proto.messages import JobEvent
 from aegis_proto.phases import Phase
 from rich.console import Console
@@ -26,6 +27,7 @@ from aegis_cli import screen
 from aegis_cli.client import Client
 from aegis_cli.errors import CliError
 from aegis_cli.output import Output
+from aegis_cli.stack.client import lock_free
 from aegis_cli.stack.output import LogLine, WorkerOutput
 
 ASK_EVERY = 0.25
@@ -139,7 +141,7 @@ class Follower:
                 if self.detached or done(self.model):
                     break
                 if deadline is not None and loop.time() > deadline:
-                    raise CliError("E109", f"{self.job}: still {self.model.phase} after {timeout:g} s")
+                    raise CliError("E119", f"{self.job}: still {self.model.phase} after {timeout:g} s")
                 try:
                     async with asyncio.timeout(ASK_EVERY):
                         await woken.wait()
@@ -149,6 +151,31 @@ class Follower:
                 await self._last_words()
             return self.model
         finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    async def settle(self, timeout: float) -> None:
+        """After the end: until the node daemons say that the workers are gone, so that a stop keeps its grace. Ctrl-C or `timeout` ends the wait."""
+        loop = asyncio.get_running_loop()
+        hurry = asyncio.Event()
+        deadline = loop.time() + timeout
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, hurry.set)
+        try:
+            while not hurry.is_set() and loop.time() < deadline:
+                self._drain()
+                try:
+                    answer = await self.client.query_nodes("nodes", NodesQuery(), NodesAnswer)
+                except (BusError, CliError):
+                    return
+                if not any(slot.job == self.job and slot.state == "running" for node in answer.nodes for slot in node.slots):
+                    return
+                try:
+                    await asyncio.wait_for(hurry.wait(), ASK_EVERY)
+                except TimeoutError:
+                    pass
+        finally:
+            self._drain()
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
 
@@ -186,6 +213,8 @@ class Follower:
             await self._explain_pending(now)
         self._drain()
         self.shown.show(self.model)
+        if self.output is not None and lock_free(self.output.base):
+            raise CliError("E123", f"the stack of this machine has ended, and {self.job} with it (aegis down, or its keeper was killed)")
 
     async def _explain_pending(self, now: float) -> None:
         detail = self.model.detail

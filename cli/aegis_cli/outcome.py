@@ -47,7 +47,7 @@ def problem(detail: JobDetail) -> CliError | None:
     if job.phase == Phase.SUCCEED:
         return None
     if job.failedReason == FailedReason.STOPPED:
-        return CliError("E105", f"{job.job} was stopped", exit=code)
+        return CliError("E303", f"{job.job} was stopped", exit=code)
     if job.failedReason == FailedReason.COMMAND:
         return CliError("E111", not_found(detail), exit=code)
     if job.failedReason == FailedReason.EXITED:

@@ -155,7 +155,6 @@ def event_line(event: JobEvent) -> Text:
 
 
 def plain(event: JobEvent) -> str:
-    """One event as one line, for pipes and CI: time, phase, incarnation, retries, text."""
+    """One event as one line, for pipes and CI: time, phase, incarnation, retries, text (the text says whether it was counted)."""
     who = f"{event.pod}: " if event.pod and not event.message.startswith(event.pod) else ""
-    counted = " (counted)" if event.counted else ""
-    return f"{event.time[11:19]} {event.phase} inc {event.incarnation} {event.retries or '-'}  {who}{event.message}{counted}"
+    return f"{event.time[11:19]} {event.phase} inc {event.incarnation} {event.retries or '-'}  {who}{event.message}"

@@ -6,11 +6,13 @@ import getpass
 import glob
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from aegis_bus.config import Config
 from aegis_proto import job
 from aegis_proto.ids import nearest_id
 from aegis_proto.state import JobSpec
@@ -45,8 +47,35 @@ def gpus() -> int:
     return len([path for path in glob.glob("/dev/nvidia[0-9]*") if path[len("/dev/nvidia") :].isdigit()])
 
 
-def build(wishes: Wishes, namespace: str, environ: Mapping[str, str] | None = None) -> JobSpec:
-    """The specification; options win over the file. `environ`: pass this environment on (a job on this machine); None = only --env.
+FROM_CONFIG = {
+    "job.maxRetry": "maxRetry",
+    "job.retryResetAfter": "retryResetAfter",
+    "job.spares": "spares",
+    "job.nprocPerNode": "nprocPerNode",
+    "job.stopGrace": "stopGrace",
+    "job.preemptGrace": "preemptGrace",
+    "job.placingTimeout": "placingTimeout",
+    "job.pendingTimeout": "pendingTimeout",
+    "job.roundTimeout": "roundTimeout",
+    "hang.timeout": "hangTimeout",
+    "hang.firstStep": "firstStepTimeout",
+    "checkpoint.dir": "checkpointDir",
+}
+"""Setting -> field of a job that it is the default of."""
+
+
+def defaults(config: Config) -> dict[str, object]:
+    """Fields of a job that the configuration sets (not its own defaults: those are the specification's too)."""
+    found: dict[str, object] = {}
+    for key, value, origin in config.rows():
+        if key in FROM_CONFIG and origin != "default" and not (key == "checkpoint.dir" and value == "auto"):
+            found[FROM_CONFIG[key]] = _nproc(str(value)) if key == "job.nprocPerNode" else value
+    return found
+
+
+def build(wishes: Wishes, namespace: str, environ: Mapping[str, str] | None = None, configured: Mapping[str, object] | None = None) -> JobSpec:
+    """The specification: options win over the file, the file over the configuration. `environ`: pass this environment on (a job on this machine);
+    None = only --env.
 
     Raises: CliError E107 (usage), E110, E112, E116, E117.
     """
@@ -54,8 +83,11 @@ def build(wishes: Wishes, namespace: str, environ: Mapping[str, str] | None = No
         raise CliError("E107", "no command: aegis run -- python train.py, or aegis run -f job.yaml", exit=2)
     if wishes.file is not None and wishes.command:
         raise CliError("E107", "both a job file and a command: give one of them", exit=2)
-    base = _from_file(wishes.file, namespace) if wishes.file is not None else JobSpec(name="", command=wishes.command, namespace=namespace)
-    changes: dict[str, object] = {}
+    if wishes.file is not None:
+        base, named = _from_file(wishes.file, namespace)
+    else:
+        base, named = JobSpec(name="", command=wishes.command, namespace=namespace), set()
+    changes: dict[str, object] = {field: value for field, value in (configured or {}).items() if field not in named}
     if wishes.name is not None:
         changes["name"] = wishes.name
     elif not base.name:
@@ -90,15 +122,21 @@ def build(wishes: Wishes, namespace: str, environ: Mapping[str, str] | None = No
     return spec
 
 
-def _from_file(path: Path, namespace: str) -> JobSpec:
+def _from_file(path: Path, namespace: str) -> tuple[JobSpec, set[str]]:
+    """The specification in a job file, and the fields it names."""
+    import yaml
+
     try:
-        text = path.read_text() if str(path) != "-" else Path("/dev/stdin").read_text()
+        text = path.read_text() if str(path) != "-" else sys.stdin.read()
     except (OSError, UnicodeDecodeError) as error:
         raise CliError("E117", f"{path}: {getattr(error, 'strerror', None) or error}") from None
     try:
-        return job.parse(text, namespace)
+        found = job.parse(text, namespace)
     except job.SpecError as error:
         raise from_text(f"{error.problems[0].code} {path}: {str(error).removeprefix(error.problems[0].code + ' ')}", "E117") from None
+    document = yaml.safe_load(text)
+    flat = {**document, **(document.get("spec") or {})}
+    return found, {job.ALIASES.get(str(key), str(key)) for key in flat}
 
 
 def default_name(command: Sequence[str]) -> str:

@@ -47,6 +47,13 @@ class Enrolled:
     expires: int
 
 
+def load() -> None:
+    """Load gRPC and the stubs now, so that `enroll` does not have to."""
+    import grpc  # noqa: F401
+
+    from aegis_proto._pb import credentials_pb2, credentials_pb2_grpc  # noqa: F401
+
+
 def challenge(nonce: str, job: str, pod: str, attempt: int, nkey: str) -> bytes:
     """What the caller's nkey signs."""
     return f"{nonce}|{job}|{pod}|{attempt}|{nkey}".encode()

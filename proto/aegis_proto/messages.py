@@ -5,6 +5,7 @@ Reads and writes nothing. `decode` refuses what is not a message of this or a lo
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, TypeVar
 
 import msgspec
@@ -303,7 +304,13 @@ class Era(msgspec.Struct, frozen=True, omit_defaults=True):
     era: str
     at: int = 0  # ms
     reason: str = ""  # created | restored
+    salt: str = ""
+    """Known to services only; part of the dedup ids of what several replicas may say: a foretold id can be taken by whoever publishes there."""
     v: int = WIRE_VERSION
+
+    def dedup_id(self, content: str) -> str:
+        """The same for every replica, and for nobody else."""
+        return hashlib.sha256(f"{self.salt}|{content}".encode()).hexdigest()[:40]
 
 
 class LeaseData(msgspec.Struct, frozen=True, omit_defaults=True):

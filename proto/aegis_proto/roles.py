@@ -19,14 +19,14 @@ from aegis_proto.phases import ReportKind
 SELF = "_INBOX.{{subject()}}.>"
 """Every client subscribes its own inbox and no other (`inbox_prefix=_INBOX.<public key>`)."""
 J, P, N, NS = "{{tag(job)}}", "{{tag(pod)}}", "{{tag(node)}}", "{{tag(namespace)}}"
-RESPOND = {"max": 1, "ttl": 2_000_000_000}
+RESPOND = {"max": 1, "ttl": 30_000_000_000}
+"""A responder may answer each request once, within 30 s (ns): longer than any request waits, and a busy machine is no reason to fall silent."""
 
 
 def _reads(stream: str) -> list[str]:
     """Ordered consumers and their information on one stream."""
     return [
         f"$JS.API.CONSUMER.CREATE.{stream}.>",
-        f"$JS.API.CONSUMER.INFO.{stream}.*",
         f"$JS.API.CONSUMER.DELETE.{stream}.*",
         f"$JS.API.CONSUMER.MSG.NEXT.{stream}.*",
         f"$JS.API.STREAM.INFO.{stream}",

@@ -81,10 +81,7 @@ class Secured:
         self.jobs[job] = uid
         sys_bus, claims = await self.system()
         try:
-            await claims.ensure(
-                self.site.secret.job_account(job, uid).public,
-                accounts.job(self.site.secret, job, uid, workers, now=int(time.time()), revocations=revocations),
-            )
+            await claims.push(accounts.job(self.site.secret, job, uid, workers, now=int(time.time()), revocations=revocations))
         finally:
             await sys_bus.close()
 

@@ -21,7 +21,7 @@ from aegis_proto.state import JobSpec
 
 from aegis_agent import scope
 from aegis_agent.cgroup import kill_scopes, remove_scopes
-from aegis_agent.daemon.processes import AGENT, Sweep, find_agent, highest_attempt
+from aegis_agent.daemon.processes import AGENT, Sweep, find_agent
 from aegis_agent.daemon.reconcile import Action, decide
 from aegis_agent.daemon.slotdir import Record, SlotDir, Stage, Word, slot_key, status_of
 from aegis_agent.daemon.tail import Tail
@@ -33,6 +33,8 @@ TICK = 1.0
 """Seconds between two looks at an agent's status file and log size."""
 GONE_LIMIT = scope.GONE_LIMIT
 RETRY_UNCLEAN = 5.0
+OLDER = 16
+"""Earlier attempts whose control groups are looked for before a start (their processes are found by scope however old they are)."""
 STOP_MARGIN = 5.0
 """Seconds an agent gets beyond the job's own stop grace, to stop its command and say so."""
 
@@ -60,8 +62,11 @@ class SlotKeeper:
         self.changed = changed
         self.agents = agents
         self.wanted: Slot | None = None
+        self.since = 0
         self.closing = False
         self.record: Record | None = None
+        self._swept = ("", "")
+        """Pod whose processes this daemon has verified gone, at the end of its last attempt in this slot."""
         self._process: subprocess.Popen[bytes] | None = None
         self._pidfd = -1
         self._wake = asyncio.Event()
@@ -80,7 +85,12 @@ class SlotKeeper:
         """Pid of the living or not yet collected agent, 0 when there is none."""
         return self.record.pid if self.record is not None and self.record.stage is Stage.RUNNING else 0
 
-    def want(self, slot: Slot) -> None:
+    def want(self, slot: Slot, since: int) -> None:
+        """What the slot says now; `since`: when the server stored that (ms). What is older than what is known comes from a restored store."""
+        if since < self.since:
+            self._log.warning("slot is older than what is known: not obeyed", stored=since, known=self.since)
+            return
+        self.since = since
         if slot != self.wanted:
             self.wanted = slot
             self._wake.set()
@@ -93,6 +103,7 @@ class SlotKeeper:
     def adopt(self) -> None:
         """Take over what an earlier daemon of this state directory left: a running agent, one that ended unseen, or a start that was cut short."""
         record = self.files.load()
+        self.since = record.since if record is not None else 0
         if record is None or record.stage is Stage.GONE:
             self.record = record
             return
@@ -157,17 +168,21 @@ class SlotKeeper:
             grace = msgspec.json.decode(slot.spec, type=JobSpec).stopGrace + STOP_MARGIN
         except msgspec.MsgspecError:
             grace = 15.0 + STOP_MARGIN
-        return Record(slot.job, slot.uid, slot.pod, slot.attempt, bootId=self.boot, at=now_ms(), grace=grace)
+        return Record(slot.job, slot.uid, slot.pod, slot.attempt, bootId=self.boot, at=now_ms(), since=self.since, grace=grace)
 
     async def _start(self, slot: Slot) -> None:
         """Intent on disk, sweep of everything older, then the process."""
         crashpoint("daemon.before-intent")
         record = self.record = self.files.save(self._record_for(slot))
-        if highest_attempt(slot.uid, slot.pod) > slot.attempt:
+        sweep = Sweep(slot.uid, slot.pod, slot.attempt, str(self.files.slot_file))
+        found = sweep()
+        if sweep.highest > slot.attempt:
             self._gone(record, "a higher attempt runs on this machine: this one is over")
             return
-        sweep = Sweep(slot.uid, slot.pod, slot.attempt, str(self.files.slot_file))
-        ended = await scope.end(sweep, scope.Patience(0.0), limit=GONE_LIMIT, kill_all=lambda: self._kill_older(slot))
+        if found or self._swept != (slot.uid, slot.pod):
+            ended = await scope.end(sweep, scope.Patience(0.0), limit=GONE_LIMIT, kill_all=lambda: self._kill_older(slot))
+        else:
+            ended = scope.Ended(True, 0.0)  # verified when the attempt before ended here; nothing can have come since
         if ended.killed:
             self._log.warning("killed what an older attempt left", pod=slot.pod, attempt=slot.attempt, processes=ended.killed)
         if not ended.clean:
@@ -209,7 +224,7 @@ class SlotKeeper:
             os.close(output)
 
     def _kill_older(self, slot: Slot) -> None:
-        for attempt in range(1, slot.attempt + 1):
+        for attempt in range(max(1, slot.attempt - OLDER), slot.attempt + 1):
             kill_scopes(f"{slot.uid}.{slot.pod}.{attempt}.")
 
     def _task(self, slot: Slot) -> bytes:
@@ -261,6 +276,7 @@ class SlotKeeper:
                 self._gone(record, text, code, clean=False)
             return
         remove_scopes(record.prefix)
+        self._swept = (record.uid, record.pod)
         crashpoint("daemon.before-gone")
         self._gone(record, "" if record.clean else "all processes are gone now", code)
 

@@ -59,15 +59,16 @@ def attempt_of(scope: str, uid: str, pod: str) -> int | None:
 
 def own_line() -> set[int]:
     """This process and its ancestors: never to be killed, whatever their environment says."""
-    procs = processes()
-    line, pid = {os.getpid()}, os.getppid()
-    while pid in procs and pid not in line:
+    line: set[int] = set()
+    pid = os.getpid()
+    while pid > 0 and pid not in line:
         line.add(pid)
-        pid = procs[pid].parent
+        fields = _read(pid, "stat").rpartition(b")")[2].split()
+        pid = int(fields[1]) if fields else 0
     return line
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sweep:
     """What a sweep looks for: all attempts of one pod up to `attempt`, agents started with `slot_file`, and orphans that came to us."""
 
@@ -78,18 +79,22 @@ class Sweep:
     orphans: bool = False
     agents: Callable[[], frozenset[int]] = frozenset
     """Pids of the agents of this daemon: children of ours that are no orphans."""
+    highest: int = 0
+    """Highest attempt of the pod that the last sweep saw alive on this machine, 0 when none."""
 
     def __call__(self) -> dict[int, Proc]:
         """Living processes of the scope, with all that descends from them."""
         procs = processes()
         me, spared, agents = os.getpid(), own_line(), self.agents()
         roots: set[int] = set()
+        self.highest = 0
         for pid, proc in procs.items():
             if pid in spared:
                 continue
             scope = scope_of(pid)
             attempt = attempt_of(scope, self.uid, self.pod)
             if attempt is not None:
+                self.highest = max(self.highest, attempt)
                 if attempt <= self.attempt:
                     roots.add(pid)
             elif (self.slot_file and names_file(pid, self.slot_file)) or (self.orphans and not scope and proc.parent == me and pid not in agents):
@@ -100,11 +105,6 @@ class Sweep:
 def names_file(pid: int, path: str) -> bool:
     """True when `path` is an argument of the command line: readable even where the environment is not."""
     return path.encode() in _read(pid, "cmdline").split(b"\0")
-
-
-def highest_attempt(uid: str, pod: str) -> int:
-    """Highest attempt of a pod that has a living process on this machine, 0 when none has."""
-    return max((attempt_of(scope_of(pid), uid, pod) or 0 for pid in processes()), default=0)
 
 
 def find_agent(slot_file: str) -> Proc | None:

@@ -20,8 +20,15 @@ class Action(StrEnum):
     REFUSE = "refuse"  # wanted and already told to stop, never started: say gone without starting
 
 
+def is_older(wanted: Slot, record: Record) -> bool:
+    """The slot names an earlier attempt of the very worker that is here: it is from before (a store restored from a copy). Attempts only rise."""
+    return wanted.job != "" and (wanted.uid, wanted.pod) == (record.uid, record.pod) and wanted.attempt < record.attempt
+
+
 def decide(wanted: Slot | None, record: Record | None, lives: bool) -> Action:
-    """`wanted` is None until the slot was read once: then nothing is started or stopped, but an end is still noticed."""
+    """`wanted` is None while nobody knows (not read yet, or the store lost it): nothing is started or stopped, but an end is still noticed."""
+    if wanted is not None and record is not None and is_older(wanted, record):
+        wanted = None
     if record is not None and record.stage is not Stage.GONE:
         if not lives:
             return Action.SETTLE

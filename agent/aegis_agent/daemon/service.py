@@ -12,6 +12,7 @@ import os
 import random
 import signal
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,10 +38,10 @@ log = structlog.get_logger()
 BEAT = 5.0
 QUICK_BEAT, QUICK_BEATS = 1.0, 15
 """After a connect the first beats come faster, so that a job controller that has just started knows its nodes at once."""
-REREAD = (0.005, 0.02, 0.1, 0.5, 2.0)
-"""Seconds before each further read of a slot whose change was heard but is not stored yet."""
 REPEAT = 30.0
 """Seconds after which slots are read and the status is told again, whatever happened."""
+HOPE = 5.0
+"""How long what a wake-up showed is looked for: longer than a batch may take."""
 ECHO = 0.2
 
 
@@ -91,13 +92,14 @@ class Daemon:
     """`run` returns when SIGTERM or SIGINT came: agents go on, unless `stop_workers`."""
 
     def __init__(self, settings: Settings) -> None:
-        self._heard: dict[str, tuple[bytes, int]] = {}
         self.settings = settings
         self.boot = processes.boot_id()
         self._n = now_ms()
         self._bus: Bus | None = None
         self._dirty = asyncio.Event()
         self._read = asyncio.Event()
+        self._unregistered = asyncio.Event()
+        self._hoped: dict[str, tuple[bytes, float]] = {}  # slot -> content a wake-up showed, and when
         self._beat = asyncio.Event()
         self._stop = asyncio.Event()
         self._quick = 0
@@ -137,7 +139,7 @@ class Daemon:
         self._dirty.set()
         self._reap()
         work = [loop.create_task(keeper.run(), name=f"slot {name}") for name, keeper in self.keepers.items()]
-        tasks = [loop.create_task(part(), name=part.__name__) for part in (self._connect, self._slots, self._status, self._beats)]
+        tasks = [loop.create_task(part(), name=part.__name__) for part in (self._connect, self._slots, self._spec, self._status, self._beats)]
         if self.settings.echo:
             tasks.append(loop.create_task(self._echoes()))
         stop = loop.create_task(self._stop.wait())
@@ -207,7 +209,7 @@ class Daemon:
             if self._bus.generation != generation and self._bus.connected:
                 generation = self._bus.generation
                 self._quick = QUICK_BEATS
-                for event in (self._dirty, self._read, self._beat):
+                for event in (self._unregistered, self._dirty, self._read, self._beat):
                     event.set()
             await asyncio.sleep(0.2)
 
@@ -216,8 +218,8 @@ class Daemon:
         return Identity.from_creds_file(self.settings.creds).jwt
 
     async def _woken(self, msg: Msg) -> None:
-        """Core subscribers hear a message before the stream has stored it: it is kept, and read for until it is there or was refused."""
-        self._heard[msg.subject.rpartition(".")[2]] = (bytes(msg.data), 0)
+        """A core message comes before the stream has stored it (a batch: well before), or without it ever being stored: look until it is there."""
+        self._hoped[subjects.token(msg.subject, 4)] = (msg.data, time.monotonic())
         self._read.set()
 
     async def _repeat(self, event: asyncio.Event, work: Callable[[Bus], Any], every: float = REPEAT) -> None:
@@ -241,22 +243,27 @@ class Daemon:
     async def _slots(self) -> None:
         await self._repeat(self._read, self._read_slots)
 
+    async def _spec(self) -> None:
+        await self._repeat(self._unregistered, self._register)
+
     async def _read_slots(self, bus: Bus) -> None:
-        await self._register(bus)
+        now = time.monotonic()
         found = await asyncio.gather(*(bus.get("NODES", subjects.node_slot(self.settings.node, name)) for name in self.keepers))
         for name, stored in zip(self.keepers, found, strict=True):
             slot = self._slot(name, stored)
-            if slot is not None:
-                self.keepers[name].want(slot)
-            data, tries = self._heard.pop(name, (b"", len(REREAD)))
-            if tries < len(REREAD) and (stored is None or stored.data != data):
-                self._heard[name] = (data, tries + 1)
-                asyncio.get_running_loop().call_later(REREAD[tries], self._read.set)
+            if slot is not None and stored is not None:
+                self.keepers[name].want(slot, stored.time_ms)
+            if name in self._hoped and stored is not None and stored.data == self._hoped[name][0]:
+                del self._hoped[name]
+        self._hoped = {name: hope for name, hope in self._hoped.items() if now - hope[1] < HOPE}
+        if self._hoped:
+            age = max(now - since for _, since in self._hoped.values())
+            asyncio.get_running_loop().call_later(min(0.2, 0.01 + max(0.0, age) / 4), self._read.set)
 
     def _slot(self, name: str, stored: Stored | None) -> Slot | None:
-        """The wanted content; None (leave it as it is) when a newer version wrote it, or nobody can read it."""
+        """The wanted content; None (leave it as it is) when it was never written, the store lost it, or a newer version wrote it."""
         if stored is None or stored.marker:
-            return Slot()
+            return None
         try:
             return decode(Slot, stored.data)
         except BadMessage as error:

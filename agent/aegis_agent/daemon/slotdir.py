@@ -21,6 +21,7 @@ LOG_BYTES = 16 << 20
 LOG_FILES = 3
 LAST_WORD = 600
 """Bytes of an agent's last word that are passed on: a status is one message of at most 32 KB for all (at most 32) slots."""
+MESSAGE = 200
 WORD_BYTES = 1 << 16
 
 
@@ -42,6 +43,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     start: int = 0
     bootId: str = ""
     at: int = 0  # ms: start, then end
+    since: int = 0  # ms by the server's clock: when the slot that asked for it was stored
     grace: float = 20.0  # seconds between SIGTERM and SIGKILL when the slot says stop
     exitCode: int | None = None
     signal: int = 0
@@ -174,7 +176,8 @@ class SlotDir:
             word = msgspec.json.decode(data, type=Word)
         except (OSError, msgspec.MsgspecError):
             return Word()
-        return msgspec.structs.replace(word, text=data.decode(errors="replace").strip()[:LAST_WORD], last=name == EXIT_FILE)
+        text = data.strip()[:LAST_WORD].decode(errors="replace")
+        return msgspec.structs.replace(word, text=text, message=word.message[:MESSAGE], last=name == EXIT_FILE)
 
 
 def status_of(name: str, record: Record | None) -> SlotStatus:

@@ -333,7 +333,7 @@ def _reading(group: typer.Typer) -> None:
                             return _end(env, detail)
                         return 0 if reached else _end(env, detail) or 1
                     if env.timeout_given and time.monotonic() - start > env.timeout:
-                        raise CliError("E109", f"{detail.summary.job} is {detail.summary.phase} after {env.timeout:g} s")
+                        raise CliError("E119", f"{detail.summary.job} is {detail.summary.phase} after {env.timeout:g} s")
                     await asyncio.sleep(ASK_EVERY)
 
         return run_async(work())
@@ -403,7 +403,7 @@ def _logs(app: typer.Typer, group: typer.Typer) -> None:
         if follow:
             _follow_logs(env, name, base, wanted)
             return
-        lines: deque[LogLine] = deque((line for line in stored(base, name) if wanted(line)), maxlen=tail or None)
+        lines: deque[LogLine] = deque((line for line in stored(base, name, detail.summary.createdAt / 1000) if wanted(line)), maxlen=tail or None)
         for line in lines:
             env.out.line("LogLine", _log_body(line), line.text)
 

@@ -110,7 +110,7 @@ def register(app: typer.Typer) -> None:
                 found = await _ask(client, tuple(nodes))
             missing = set(nodes) - {node.node for node in found}
             if missing:
-                raise CliError("E104", f'no node "{sorted(missing)[0]}" here', hint="aegis node ls")
+                raise CliError("E109", f'no node "{sorted(missing)[0]}" here', hint="aegis node ls")
             return found
 
         for node in run_async(work()):

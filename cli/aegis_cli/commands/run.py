@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -66,16 +66,8 @@ def prepare(env: Env, wishes: spec.Wishes) -> Start:
     base = place.base_dir()
     if target is None:
         refuse_login_node()
-    defaults = settings.job
-    if wishes.file is None:
-        wishes = replace(
-            wishes,
-            max_retry=defaults.max_retry if wishes.max_retry is None else wishes.max_retry,
-            spares=defaults.spares if wishes.spares is None else wishes.spares,
-            nproc=defaults.nproc_per_node if wishes.nproc is None else wishes.nproc,
-        )
     namespace = env.namespace or (target.namespace if target else "") or ("default" if wishes.file is None else "")
-    return Start(spec.build(wishes, namespace, dict(os.environ) if target is None else None), target, base)
+    return Start(spec.build(wishes, namespace, dict(os.environ) if target is None else None, spec.defaults(settings)), target, base)
 
 
 def plan(start: Start) -> str:
@@ -166,6 +158,8 @@ async def _run(env: Env, start: Start, stack: stacks.Stack | None, detach: bool,
             return 0
         shown = surface(env.out)
         output = WorkerOutput(stack.base, reply.job) if stack else None
+        if output is None:
+            env.out.note("the workers' output lies at their nodes (STATE/slots/*/agent.log of aegis-agent node)")
         follower = Follower(client, reply.job, shown, output, verbose=env.out.verbose > 0, keys="Ctrl-C stop · twice = kill")
 
         async def stop(number: int) -> str:
@@ -176,6 +170,8 @@ async def _run(env: Env, start: Start, stack: stacks.Stack | None, detach: bool,
 
         try:
             model = await follower.until(lambda m: m.terminal, stop)
+            if stack is not None:
+                await follower.settle(start.spec.stopGrace + 5.0)
         finally:
             shown.close()
         detail = model.detail
@@ -203,8 +199,14 @@ def write_report(path: Path, body: dict[str, object]) -> None:
 
 
 def note_checkpoint(env: Env, job: JobSpec, detail: api.JobDetail) -> None:
-    """W201, as far as it is known: a named folder in which nothing was written since the job began."""
-    if not job.checkpointDir or detail.summary.phase == Phase.SUCCEED:
+    """W201, as far as it is known: restarts without a known folder, or a named one in which nothing was written since the job began."""
+    if not job.checkpointDir:
+        if detail.summary.recoverCount:
+            env.out.note(
+                "W201 no checkpoint folder is known (--checkpoint-dir): each restart began where the training itself resumes, else at step 0"
+            )
+        return
+    if detail.summary.phase == Phase.SUCCEED:
         return
     folder, since = Path(job.cwd) / job.checkpointDir, detail.summary.createdAt / 1000
     if folder.is_dir() and any(path.stat().st_mtime >= since for path in folder.rglob("*") if path.is_file()):

@@ -236,7 +236,7 @@ def ask(base: Path, request: dict[str, Any], timeout: float = 10.0) -> dict[str,
             os.close(folder)
     if not isinstance(answer, dict):
         raise CliError("E123", f"the keeper of the stack in {base} gave no answer that makes sense")
-    if "error" in answer:
+    if answer.get("error"):
         raise from_text(str(answer["error"]), "E123")
     return answer
 

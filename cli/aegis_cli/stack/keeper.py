@@ -28,6 +28,7 @@ from aegis_bus.identity import Identity
 from aegis_bus.natsserver import NatsServer, find_server, free_port
 from aegis_credentials.setup import Site, create_site, ensure_streams
 from aegis_proto import VERSION
+from aegis_proto.api import Status
 from aegis_proto.api_nodes import NodesAnswer, NodesQuery
 
 from aegis_cli.client import Client
@@ -45,6 +46,8 @@ STANDBY_WAIT = 10.0
 HEALTHY = 30.0
 """A part that ran so long starts its backoff anew."""
 STOP_GRACE = 4.0
+LOG_BYTES = 16 << 20
+"""Size at which a part's log is copied to .1 and begun anew."""
 
 
 class Keeper:
@@ -197,35 +200,56 @@ class Keeper:
     # --- looking -----------------------------------------------------------------------------------------------------------------
 
     async def look_health(self) -> None:
-        """Services by their health page, node daemons by what the job controller says of them."""
+        """Services by their health page; masters and node daemons also by what is answered on the bus: only that makes them useful."""
         waiting = [part for part in self.parts if part.state == "starting" and self.processes[part.name].poll() is None]
         asked = [part for part in waiting if part.http]
-        for part, good in zip(asked, await asyncio.gather(*(asyncio.to_thread(healthy, part.http) for part in asked)), strict=True):
-            if good:
+        healthy_now = await asyncio.gather(*(asyncio.to_thread(healthy, part.http) for part in asked))
+        well = [part for part, good in zip(asked, healthy_now, strict=True) if good]
+        for part in well:
+            if part.kind != "master":
                 part.state = "up"
+        masters = [part for part in well if part.kind == "master"]
         nodes = [part for part in waiting if part.kind == "node"]
-        if nodes and all(part.state == "up" for part in self.parts if part.kind != "node"):
-            known = await self._known_nodes()
-            for part in nodes:
-                if part.name in known:
+        if any(part.state != "up" for part in self.parts if part.kind in ("credentials", "jobcontroller")):
+            nodes = []
+        if masters or nodes:
+            known = await self._known(bool(masters), bool(nodes))
+            for part in (*masters, *nodes):
+                if part.name in known or part.replica in known:
                     part.state = "up"
         self.tell()
 
-    async def _known_nodes(self) -> set[str]:
+    async def _known(self, masters: bool, nodes: bool) -> set[str]:
+        """Names of the replicas and nodes that the services speak of; a service that does not answer yet speaks of none."""
+        found: set[str] = set()
         target = Target("stack", (self.nats.url,), str(self.layout.creds("operator")))
         try:
-            async with Client(target, timeout=2.0) as client:
-                answer = await client.query_nodes("nodes", NodesQuery(), NodesAnswer)
+            async with Client(target, timeout=1.0) as client:
+                if masters:
+                    status = await client.query("status", {}, Status)
+                    found |= {replica.replica for replica in status.replicas}
+                if nodes:
+                    answer = await client.query_nodes("nodes", NodesQuery(), NodesAnswer)
+                    found |= {node.node for node in answer.nodes if node.health != "silent"}
         except (BusError, CliError):
-            return set()
-        return {node.node for node in answer.nodes if node.health != "silent"}
+            pass
+        return found
 
     def look_children(self) -> None:
         """A part that ended is started again, after a while that grows when it keeps ending."""
         now = time.monotonic()
         if self.nats.process is not None and self.nats.process.poll() is not None:
-            self._ended(self.nats_part, self.nats.process.returncode, now)
-            self._start_nats()
+            if "nats-server" not in self._due:
+                self._ended(self.nats_part, self.nats.process.returncode, now)
+            if now >= self._due["nats-server"]:
+                try:
+                    self._start_nats()
+                except BusError as error:
+                    self.say(str(error))
+                    self._ended(self.nats_part, 1, now)
+                else:
+                    self._begun["nats-server"] = now
+                    del self._due["nats-server"]
         for part in self.parts:
             process = self.processes[part.name]
             code = process.poll()
@@ -292,18 +316,28 @@ class Keeper:
             await self.look_health()
             if time.monotonic() - looked > USERS_LOOK:
                 looked = time.monotonic()
+                self._trim_logs()
                 if self._deserted():
                     self.why = "the last user went"
                     return
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.stopping.wait(), LOOK)
 
+    def _trim_logs(self) -> None:
+        for path in (*(self.base / "logs").glob("*.log"), self.nats.log_path):
+            try:
+                if path.stat().st_size > LOG_BYTES:
+                    shutil.copyfile(path, path.with_suffix(".log.1"))
+                    os.truncate(path, 0)  # its writer appends
+            except OSError:
+                continue
+
     def _deserted(self) -> bool:
         """Nobody uses it and nobody can come in the meantime: the gate is then ours until the end."""
         if users.pinned(self.base) or users.in_use(self.base):
             return False
         gate = users.open_lock(self.base / "gate")
-        if users.try_lock(gate) and not users.pinned(self.base) and not users.in_use(self.base):
+        if users.try_lock(gate) and not users.pinned(self.base) and not users.in_use(self.base, clean=True):
             return True  # the descriptor stays open on purpose: it ends with this process
         os.close(gate)
         return False

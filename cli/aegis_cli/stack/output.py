@@ -82,16 +82,9 @@ class WorkerOutput:
         self._slots: dict[Path, tuple[str, _Follow]] = {}
 
     def _discover(self) -> None:
-        for record in sorted(self.base.glob("nodes/*/slots/*/record.json")):
-            folder = record.parent
-            if folder in self._slots or not (folder / "agent.log").exists():
-                continue
-            try:
-                held = json.loads(record.read_text())
-            except (OSError, ValueError):
-                continue
-            if held.get("job") == self.job:
-                self._slots[folder] = (str(held.get("pod", "")), _Follow(folder / "agent.log"))
+        for folder, pod in _slots(self.base, self.job):
+            if folder not in self._slots and (folder / "agent.log").exists():
+                self._slots[folder] = (pod, _Follow(folder / "agent.log"))
 
     def read(self) -> Iterator[LogLine]:
         self._discover()
@@ -104,16 +97,26 @@ class WorkerOutput:
             follow.close()
 
 
-def stored(base: Path, job: str) -> Iterator[LogLine]:
-    """Everything that is still there, earlier attempts first, slot by slot."""
+def _slots(base: Path, job: str) -> Iterator[tuple[Path, str]]:
+    """(folder, pod) of the slots that hold this job or held it last. While an agent is only starting, the log there is still its predecessor's."""
     for record in sorted(base.glob("nodes/*/slots/*/record.json")):
         try:
             held = json.loads(record.read_text())
         except (OSError, ValueError):
             continue
-        if held.get("job") != job:
-            continue
-        logs = sorted(record.parent.glob("agent.log*"), key=lambda path: -int(path.suffix[1:]) if path.suffix[1:].isdigit() else 0)
-        for path in logs:
-            for line in path.read_text(errors="replace").splitlines():
-                yield parse(line, str(held.get("pod", "")))
+        if held.get("job") == job and held.get("stage") in ("running", "gone"):
+            yield record.parent, str(held.get("pod", ""))
+
+
+def stored(base: Path, job: str, since: float) -> Iterator[LogLine]:
+    """Everything that is still there, slot by slot, earlier attempts first. Rotated files count when they were written after `since` (seconds since
+    1970, the job's beginning): the ones before are of other jobs."""
+    for folder, pod in _slots(base, job):
+        rotated = [path for path in folder.glob("agent.log.*") if path.suffix[1:].isdigit() and path.stat().st_mtime >= since]
+        for path in [*sorted(rotated, key=lambda path: -int(path.suffix[1:])), folder / "agent.log"]:
+            try:
+                text = path.read_text(errors="replace")
+            except OSError:
+                continue
+            for line in text.splitlines():
+                yield parse(line, pod)

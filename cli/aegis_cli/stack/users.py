@@ -67,8 +67,8 @@ class User:
             self._fd = -1
 
 
-def in_use(base: Path) -> int:
-    """How many user processes live; files of dead ones are removed. Call it under the gate, or take the number as a hint."""
+def in_use(base: Path, clean: bool = False) -> int:
+    """How many user processes live. `clean`: remove the files of dead ones; under the gate only, else one that is just being made could be hit."""
     alive = 0
     for path in (base / "users").glob("*") if (base / "users").is_dir() else ():
         try:
@@ -76,10 +76,10 @@ def in_use(base: Path) -> int:
         except OSError:
             continue
         try:
-            if try_lock(fd):
-                path.unlink(missing_ok=True)
-            else:
+            if not try_lock(fd):
                 alive += 1
+            elif clean:
+                path.unlink(missing_ok=True)
         finally:
             os.close(fd)
     return alive

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
@@ -89,6 +90,11 @@ def content(token: str) -> str:
     except jwt.BadToken:
         return ""
     return json.dumps({key: value for key, value in claims.items() if key not in ("iat", "jti")}, sort_keys=True)
+
+
+def digest(token: str) -> bytes:
+    """`content` in 32 bytes."""
+    return hashlib.sha256(content(token).encode()).digest()
 
 
 def same_rendering(a: str, b: str) -> bool:

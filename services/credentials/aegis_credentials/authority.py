@@ -58,7 +58,8 @@ class Authority:
         self.records = Records(bus)
         self.lifetime = lifetime
         self._jobs: dict[str, _Seen] = {}
-        self._pushed: dict[str, str] = {}
+        self._pushed: dict[str, bytes] = {}
+        """account -> digest of what this replica last saw the servers hold."""
 
     # --- reading the state -------------------------------------------------------------------------------------------------------
 
@@ -151,38 +152,42 @@ class Authority:
 
         `verify`: look at what the servers hold, even when this replica pushed the same before.
         """
-        for _ in range(5):
+        account = self.site.secret.job_account(head.job, head.uid).public
+
+        async def render() -> str:
             records = await self.records.read_job(head.job)
             revoked = rules.revocations(record for record in records.values() if record.uid == head.uid)
-            token = accounts.job(self.site.secret, head.job, head.uid, head.workerNum, now=int(time.time()), revocations=revoked)
-            account = self.site.secret.job_account(head.job, head.uid).public
-            content = accounts.content(token)
-            if not verify and self._pushed.get(account) == content:
-                return
-            crashpoint("credentials.before-push")
-            if await self.claims.ensure(account, token):
-                log.info("account pushed", job=head.job, revoked=len(revoked))
-            crashpoint("credentials.after-push")
-            self._pushed[account] = content
-            verify = False
-        log.warning("records of a job keep changing", job=head.job)
+            return accounts.job(self.site.secret, head.job, head.uid, head.workerNum, now=int(time.time()), revocations=revoked)
+
+        if not verify and self._pushed.get(account) == accounts.digest(await render()):
+            return
+        crashpoint("credentials.before-push")
+        pushed, token = await self.claims.ensure(account, render)
+        if pushed:
+            log.info("account pushed", job=head.job)
+        crashpoint("credentials.after-push")
+        self._pushed[account] = accounts.digest(token)
 
     async def sync_job(self, head: Head, *, verify: bool) -> None:
         """Level: revoke every attempt below the state's, then make the servers hold the account."""
-        seen = await self._job(head.job, fresh=True)
-        if seen.head.uid != head.uid or seen.head.phase.terminal:
-            return
-        for k, record in (await self.records.read_job(head.job)).items():
-            if record.uid != head.uid or not record.pods:
-                continue
-            attempts = {pod: await self._attempt(seen, ids.pod_index(pod), fresh=False) for pod in record.pods}
-            now = int(time.time())
-
-            def change(old: CredRecord, attempts: dict[str, int] = attempts, now: int = now) -> CredRecord:
-                return rules.revoke_below(old, attempts, now, self.lifetime) if old.uid == head.uid else old
-
-            await self.records.change(subjects.cred(head.job, k), change)
+        records = await self.records.read_job(head.job)
+        bound = {k: record for k, record in records.items() if record.uid == head.uid and record.pods}
+        if bound:
+            seen = await self._job(head.job, fresh=True)
+            if seen.head.uid != head.uid or seen.head.phase.terminal:
+                return
+            for k, record in bound.items():
+                await self._revoke_below(seen, k, record)
         await self.ensure_job(head, verify=verify)
+
+    async def _revoke_below(self, seen: _Seen, k: int, record: CredRecord) -> None:
+        attempts = {pod: await self._attempt(seen, ids.pod_index(pod), fresh=False) for pod in record.pods}
+        now = int(time.time())
+
+        def change(old: CredRecord) -> CredRecord:
+            return rules.revoke_below(old, attempts, now, self.lifetime) if old.uid == seen.head.uid else old
+
+        await self.records.change(subjects.cred(seen.head.job, k), change)
 
     async def end_job(self, head: Head, listed: set[str]) -> bool:
         """Delete the account of an ended job, then its records. False when both are gone already."""
@@ -250,15 +255,21 @@ class Authority:
 
     async def ensure_site(self) -> None:
         """Make the servers hold AEGIS, FLEET and PEOPLE as this version renders them, with all that is revoked."""
-        now = int(time.time())
-        nodes = await self.records.read_nodes()
-        fleet = rules.revocations([await self.records.read(subjects.cred_account("fleet"))])
-        fleet |= {nkey: until for nkey, until in rules.revocations(nodes).items() if until + self.lifetime > now}
-        people = rules.revocations([await self.records.read(subjects.cred_account("people"))])
-        for name, token in (
-            ("AEGIS", accounts.aegis(self.site.secret, now)),
-            ("FLEET", accounts.fleet(self.site.secret, now, fleet)),
-            ("PEOPLE", accounts.people(self.site.secret, now, people)),
-        ):
-            if await self.claims.ensure(self.site.account(name), token):
+        secret = self.site.secret
+
+        async def aegis() -> str:
+            return accounts.aegis(secret, int(time.time()))
+
+        async def fleet() -> str:
+            now = int(time.time())
+            nodes = rules.revocations(await self.records.read_nodes())
+            given = rules.revocations([await self.records.read(subjects.cred_account("fleet"))])
+            return accounts.fleet(secret, now, given | {nkey: until for nkey, until in nodes.items() if until + self.lifetime > now})
+
+        async def people() -> str:
+            return accounts.people(secret, int(time.time()), rules.revocations([await self.records.read(subjects.cred_account("people"))]))
+
+        for name, render in (("AEGIS", aegis), ("FLEET", fleet), ("PEOPLE", people)):
+            pushed, _ = await self.claims.ensure(self.site.account(name), render)
+            if pushed:
                 log.info("account pushed", account=name)

@@ -1,13 +1,16 @@
 """The accounts inside the NATS servers: push, look up, list, delete. Speaks to SYS (`$SYS.REQ.CLAIMS.*`).
 
 Traps of the server: an UPDATE is answered "jwt updated" whoever signed it, and the last one pushed is kept even when it is older. So a push proves
-nothing: `ensure` looks up what is there, compares, pushes, and looks again.
+nothing: `ensure` renders, looks up what is there, compares, pushes, and begins again until both agree.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+import random
 import time
+from collections.abc import Awaitable, Callable
 
 import structlog
 from aegis_bus.connection import Bus
@@ -18,7 +21,7 @@ from aegis_credentials.keys import RootSecret
 
 log = structlog.get_logger()
 
-TRIES = 5
+TRIES = 12
 
 
 class PushFailed(BusError):
@@ -58,15 +61,20 @@ class Claims:
         if "error" in reply:
             raise PushFailed(f"accounts not deleted: {reply['error'].get('description', reply['error'])}")
 
-    async def ensure(self, account: str, token: str) -> bool:
-        """Make the server hold what `token` grants; False when it did already. Raises: PushFailed, BusError."""
-        if accounts.same_rendering(await self.lookup(account), token):
-            return False
-        for _ in range(TRIES):
+    async def ensure(self, account: str, render: Callable[[], Awaitable[str]]) -> tuple[bool, str]:
+        """Make the server hold what `render()` grants at this moment: (was a push needed, the rendering it holds).
+
+        `render` is asked again before each look: another replica may have written records and pushed meanwhile, and then its push is the right one.
+        Raises: PushFailed, BusError.
+        """
+        for attempt in range(TRIES):
+            token = await render()
+            if accounts.same_rendering(await self.lookup(account), token):
+                return attempt > 0, token
+            if attempt > 2:
+                await asyncio.sleep(random.uniform(0, 0.05 * attempt))
             try:
                 await self.push(token)
             except UnknownResult as error:
                 log.info("push unanswered", account=account, error=str(error))
-            if accounts.same_rendering(await self.lookup(account), token):
-                return True
-        raise PushFailed(f"account {account}: the server keeps another JWT than the one pushed {TRIES} times. Does it trust this operator?")
+        raise PushFailed(f"account {account}: after {TRIES} pushes the server still holds another JWT. Does it trust this operator?")

@@ -1,4 +1,4 @@
-"""NATS JWTs (version 2): mint and read operator, account, user and generic claims. Pure: time is an argument.
+"""NATS JWTs (version 2): mint and read operator, account, user and generic claims. Time is an argument.
 
 Rules of the server that are easy to miss: a user JWT signed by a scoped key must carry tags only; tags are pasted unescaped into subjects
 (so they are checked here); an account needs all JetStream limits present or JetStream is off.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import json
+import os
 from typing import Any
 
 from aegis_proto.ids import check_id
@@ -32,19 +32,19 @@ def _unb64(text: str) -> bytes:
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
-def _dump(obj: object, *, sort: bool = False) -> bytes:
-    return json.dumps(obj, separators=(",", ":"), sort_keys=sort).encode()
+def _dump(obj: object) -> bytes:
+    return json.dumps(obj, separators=(",", ":")).encode()
 
 
 _HEADER = _b64(_dump({"typ": "JWT", "alg": "ed25519-nkey"}))
 
 
 def encode(claims: dict[str, Any], signer: Nkey, now: int) -> str:
-    """Sign `claims`; `iss`, `iat` (seconds) and `jti` are set here."""
-    body = {**claims, "iss": signer.public, "iat": now}
-    body.pop("jti", None)
-    digest = hashlib.new("sha512_256", _dump(body, sort=True)).digest()
-    body["jti"] = base64.b32encode(digest).rstrip(b"=").decode()
+    """Sign `claims`; `iss`, `iat` (seconds) and `jti` are set here.
+
+    `jti` is random: a server that deleted an account takes no notice of the very same JWT pushed again within the second.
+    """
+    body = {**claims, "iss": signer.public, "iat": now, "jti": base64.b32encode(os.urandom(20)).decode()}
     head = f"{_HEADER}.{_b64(_dump(body))}"
     return f"{head}.{_b64(signer.sign(head.encode()))}"
 

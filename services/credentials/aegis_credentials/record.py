@@ -14,7 +14,9 @@ from aegis_proto import WIRE_VERSION
 SKEW = 3600
 """A nkey is revoked for JWTs issued up to this many seconds from now: the clock of another replica may be ahead. A revoked nkey never comes back."""
 MAX_REVOKED = 512
-"""Revoked nkeys one record holds. Beyond, the oldest half gives way to `floor`: whatever was issued before is cut off, and renews."""
+"""Revoked nkeys one record holds."""
+MAX_RENDERED = 2500
+"""Revoked nkeys one account JWT holds: it must fit one message of 256 KB."""
 
 
 class Refusal(Exception):
@@ -108,20 +110,31 @@ def revoke(record: CredRecord, nkey: str, now: int, lifetime: int) -> CredRecord
 
 
 def _revoked(record: CredRecord, nkeys: Iterable[str], now: int, lifetime: int) -> CredRecord:
+    """`lifetime` 0: JWTs of these nkeys may never expire.
+
+    Beyond MAX_REVOKED: of a job the oldest are forgotten, since a floor would tell agents that hold their place to stop their training, and an
+    agent replaced hundreds of attempts ago can harm its own job only. Where JWTs may never expire, a floor cuts off more, never less.
+    """
     kept = {nkey: until for nkey, until in record.revoked.items() if lifetime <= 0 or until + lifetime > now}
     kept |= dict.fromkeys(nkeys, now + SKEW)
     floor = record.floor
     if len(kept) > MAX_REVOKED:
-        newest = sorted(kept.items(), key=lambda item: item[1])[-MAX_REVOKED // 2 :]
-        kept, floor = dict(newest), max(floor, now)
+        kept = _newest(kept, MAX_REVOKED // 2)
+        floor = max(floor, now) if lifetime <= 0 else floor
     return msgspec.structs.replace(record, revoked=kept, floor=floor)
+
+
+def _newest(revoked: dict[str, int], count: int) -> dict[str, int]:
+    return dict(sorted(revoked.items(), key=lambda item: item[1])[-count:])
 
 
 def revocations(records: Iterable[CredRecord]) -> dict[str, int]:
     """`revocations` of the account JWT: user key, or `*`, -> seconds."""
     found: dict[str, int] = {}
+    floor = 0
     for record in records:
         found |= record.revoked
-        if record.floor:
-            found["*"] = max(found.get("*", 0), record.floor)
-    return found
+        floor = max(floor, record.floor)
+    if len(found) > MAX_RENDERED:
+        found = _newest(found, MAX_RENDERED)
+    return found | ({"*": floor} if floor else {})

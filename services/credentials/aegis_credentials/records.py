@@ -13,6 +13,8 @@ from aegis_credentials.record import CredRecord
 
 STREAM = "CTL"
 TRIES = 20
+REMEMBERED = 2048
+"""Records kept in memory (up to 64 KB each, mostly far less)."""
 KEEP_ENDED = 3600.0
 """Seconds that the record of an ended job stays, so that a late agent is told "ended"."""
 
@@ -28,7 +30,7 @@ class Records:
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
-        self._seen: dict[str, tuple[CredRecord, int]] = {}
+        self._seen: dict[str, tuple[CredRecord, int]] = {}  # at most REMEMBERED
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def read(self, subject: str) -> CredRecord:
@@ -41,7 +43,7 @@ class Records:
         for stored in await self._bus.get_many(STREAM, [f"aegis.cred.{job}.*"]):
             if not stored.marker:
                 record = messages.decode(CredRecord, stored.data)
-                self._seen[stored.subject] = (record, stored.seq)
+                self._remember(stored.subject, (record, stored.seq))
                 found[int(subjects.token(stored.subject, 3))] = record
         return found
 
@@ -58,8 +60,14 @@ class Records:
             loaded = (CredRecord(), stored.seq)
         else:
             loaded = (messages.decode(CredRecord, stored.data), stored.seq)
-        self._seen[subject] = loaded
+        self._remember(subject, loaded)
         return loaded
+
+    def _remember(self, subject: str, loaded: tuple[CredRecord, int]) -> None:
+        self._seen.pop(subject, None)
+        self._seen[subject] = loaded
+        if len(self._seen) > REMEMBERED:
+            del self._seen[next(iter(self._seen))]
 
     async def change(self, subject: str, change: Change) -> CredRecord:
         """Store `change(record)`; nothing is written when it returns the same object. Raises what `change` raises, Contended, BusError."""
@@ -83,7 +91,7 @@ class Records:
                     if (await self._load(subject))[0] == new:
                         return new
                     continue
-                self._seen[subject] = (new, ack.seq)
+                self._remember(subject, (new, ack.seq))
                 return new
         raise Contended(f"{subject}: changed by others {TRIES} times in a row")
 

@@ -8,8 +8,10 @@ that is already as it should be.
 from __future__ import annotations
 
 import datetime
+import fcntl
 import json
 import os
+import secrets
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,12 +138,15 @@ def create_site(
     """
     folder = Path(folder).absolute()
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two setups of one folder: the second finds what the first made
+        return _create(folder, hosts, root_secret, server_days)
+
+
+def _create(folder: Path, hosts: tuple[str, ...], root_secret: Path | None, server_days: float) -> Site:
     path = root_secret or folder / "root.secret"
     if root_secret is None and not path.exists():
-        try:
-            RootSecret.create(path)
-        except FileExistsError:
-            pass  # another setup of the same folder was faster: its secret is the one
+        RootSecret.create(path)
     secret = RootSecret.read(path)
     now = int(time.time())
     operator_path = folder / "operator.jwt"
@@ -246,7 +251,7 @@ async def _ensure_era(bus: Bus, restored: bool) -> str:
     if stored is not None and not restored:
         return messages.decode(messages.Era, stored.data).era
     now = time.time()
-    era = messages.Era(era=new_era(now), at=int(now * 1000), reason="restored" if restored else "created")
+    era = messages.Era(era=new_era(now), at=int(now * 1000), reason="restored" if restored else "created", salt=secrets.token_hex(16))
     from aegis_bus.errors import WrongLastSequence
 
     try:

@@ -10,13 +10,12 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
 
 import msgspec
 from aegis_bus.connection import Bus, Msg
 from aegis_bus.errors import BusError, WrongLastSequence
 from aegis_proto import subjects
-from aegis_proto.api import RequestRefused
+from aegis_proto.api import RequestRefused, read_request
 from aegis_proto.api_nodes import (
     SERVICE,
     NodeLostAnswer,
@@ -28,7 +27,7 @@ from aegis_proto.api_nodes import (
     TaintAnswer,
     TaintRequest,
 )
-from aegis_proto.messages import BadMessage, Fact, Taint, decode, encode
+from aegis_proto.messages import Fact, Taint, decode, encode
 from aegis_proto.phases import FactKind
 
 from aegis_jobcontroller.cache import Cache
@@ -46,19 +45,6 @@ MAX_TAINT = 366 * 86400.0
 TRIES = 5
 
 Verb = Callable[[str, bytes], Awaitable[msgspec.Struct]]
-
-
-T = TypeVar("T", bound=msgspec.Struct)
-
-
-def read_request(kind: type[T], data: bytes) -> T:
-    """The request; RequestRefused (E107) when it is none. An empty body is a request with all defaults, where there are."""
-    if len(data) > MAX_REQUEST:
-        raise RequestRefused("E107", f"E107 the request has {len(data)} bytes, at most {MAX_REQUEST}")
-    try:
-        return decode(kind, data or b"{}")
-    except BadMessage as error:
-        raise RequestRefused("E107", f"E107 {error}") from None
 
 
 class Api:
@@ -85,6 +71,8 @@ class Api:
                 raise RequestRefused(
                     "E107", f"E107 {subject}: no such request", f"queries: {', '.join(self._queries)}; acts: {', '.join(self._acts)}"
                 )
+            if len(data) > MAX_REQUEST:
+                raise RequestRefused("E107", f"E107 the request has {len(data)} bytes, at most {MAX_REQUEST}")
             if not self._cache.ready:
                 raise RequestRefused("E108", "E108 the job controller has not read everything yet", "try again")
             async with asyncio.timeout(10.0):

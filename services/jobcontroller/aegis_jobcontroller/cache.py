@@ -19,8 +19,10 @@ from aegis_bus.errors import BusError, Unreadable
 from aegis_bus.jobstore import JobStore, decode_head
 from aegis_bus.ordered import Gap, OrderedReader
 from aegis_proto import subjects
-from aegis_proto.messages import BadMessage, NodeSpec, NodeStatus, Place, Slot, Taint, decode
+from aegis_proto.api import DeadLetter
+from aegis_proto.messages import BadMessage, NodeSpec, NodeStatus, Place, Slot, Taint, decode, encode
 from aegis_proto.state import Head
+from aegis_proto.streams import stream_of
 
 from aegis_jobcontroller import metrics
 from aegis_jobcontroller.world import SILENT, Holding, Job, Node, Placed, World
@@ -49,10 +51,10 @@ def matters(old: Head | None, new: Head) -> bool:
 
 
 class Cache:
-    """`changed` is set whenever a new plan or a new fact may be due. `ready` when everything was read once."""
+    """`changed()` gives an event that is set whenever a new plan or a new fact may be due. `ready` when everything was read once."""
 
     def __init__(self, bus: Bus) -> None:
-        self.changed = asyncio.Event()
+        self._listeners: list[asyncio.Event] = []
         self.sequence = {"NODES": 0, "FLEET": 0}
         """Last sequence seen of each stream: after an own write, wait until it is here (`seen`)."""
         self._bus = bus
@@ -72,10 +74,20 @@ class Cache:
         self._hear_since = time.monotonic()
         self._read_once: set[str] = set()
         self._moved = asyncio.Condition()
+        self._burials: set[asyncio.Task[None]] = set()
 
     @property
     def ready(self) -> bool:
         return self._read_once == {"NODES", "FLEET", "heads"} and not self._stale
+
+    def changed(self) -> asyncio.Event:
+        """An event of the caller's own, to wait for and to clear."""
+        self._listeners.append(asyncio.Event())
+        return self._listeners[-1]
+
+    def _touch(self) -> None:
+        for event in self._listeners:
+            event.set()
 
     def could_not_hear(self) -> None:
         """A reconnect or a stall of this process: silence before now is not the nodes'."""
@@ -146,7 +158,7 @@ class Cache:
 
     async def _passed(self, stream: str, seq: int) -> None:
         self.sequence[stream] = seq
-        self.changed.set()
+        self._touch()
         async with self._moved:
             self._moved.notify_all()
 
@@ -194,7 +206,20 @@ class Cache:
         except BadMessage as error:
             metrics.UNREADABLE.labels(kind.__name__).inc()
             log.warning("%s: %s", item.subject, error)
+            task = asyncio.create_task(self._bury(item, str(error)))
+            self._burials.add(task)
+            task.add_done_callback(self._burials.discard)
             return None
+
+    async def _bury(self, item: Stored, reason: str) -> None:
+        """What cannot be read goes to the dead letters, once whichever replica finds it."""
+        stream = stream_of(item.subject)
+        letter = DeadLetter(stream=stream, seq=item.seq, subject=item.subject, reason=reason[:500], data=item.data[:4096], at=item.time_ms)
+        subject = subjects.dlq("jobcontroller", stream, subjects.token(item.subject, 2))
+        try:
+            await self._bus.publish(subject, encode(letter), msg_id=f"{stream}-{item.seq}-{item.time_ms}")
+        except BusError as error:
+            log.warning("dead letter of %s not stored: %s", item.subject, error)
 
     # --- heartbeats and heads ------------------------------------------------------------------------------------------------------
 
@@ -202,7 +227,7 @@ class Cache:
         node = subjects.token(msg.subject, 2)
         now = time.monotonic()
         if now - self._beats.get(node, 0.0) >= SILENT:
-            self.changed.set()
+            self._touch()
         self._beats[node] = now
 
     async def on_head(self, msg: Msg) -> None:
@@ -246,7 +271,7 @@ class Cache:
                 for memory in (self._heads, self._jobs, self._ended, self._stale):
                     memory.pop(job, None)
             self._read_once.add("heads")
-            self.changed.set()
+            self._touch()
             try:
                 async with asyncio.timeout(REREAD):
                     await self._reread.wait()
@@ -265,7 +290,7 @@ class Cache:
                 results = await asyncio.gather(*(self._load_one(name) for name in names))
                 if not all(results):
                     await asyncio.sleep(0.5)
-                self.changed.set()
+                self._touch()
 
     async def _load_one(self, name: str) -> bool:
         known = self._heads.get(name)

@@ -66,12 +66,19 @@ def _of_place(world: World, job: Job, state: Pod, placed: Placed) -> Iterator[Ne
 
     if node is None:
         return
+    if state.finished or (job.head.mode is Mode.PLAIN and state.exitCode is not None):
+        return  # the state has its end
     status = node.reported(place.slot)
     if reported_key(status) != placed.key:
         if world.gone(placed) or _given_away(node, placed):
             yield news(FactKind.GONE, True, message="its slot was given to another worker, which starts only when this one is gone")
         elif not older:
             yield news(FactKind.PLACED, at=place.at)
+        return
+    plain = status.plain and job.head.mode is Mode.MANAGED
+    if status.state == "gone" and plain and not job.head.started:
+        # it ran and ended before anybody could be told: first the job becomes plain, then this end is the end of a plain worker
+        yield news(FactKind.PLAIN, True, at=status.at, message=status.message)
         return
     if status.state == "gone":
         yield news(
@@ -91,10 +98,10 @@ def _of_place(world: World, job: Job, state: Pod, placed: Placed) -> Iterator[Ne
         return
     if older:
         return
-    if status.plain and job.head.mode is Mode.MANAGED:
+    if plain:
         yield news(FactKind.PLAIN, True, at=status.at, message=status.message)
     if node.alive:
-        yield news(FactKind.RUNNING, at=status.at)
+        yield news(FactKind.RUNNING, not state.placed, at=status.at)
     elif node.silent:
         yield news(FactKind.NODE_SILENT, message=f"node {node.name} is silent")
 

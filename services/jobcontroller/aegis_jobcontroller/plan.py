@@ -14,8 +14,9 @@ Rules (DESIGN.md §2, §5; design-attacks I, M, P)
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from aegis_proto.ids import pod_index, pod_name
 from aegis_proto.messages import Place, Slot
@@ -70,6 +71,7 @@ class Retire:
 Action = Assign | Stop | Release | Retire
 
 
+@lru_cache(maxsize=65536)
 def natural(name: str) -> tuple[object, ...]:
     """Sort key that puts n2 before n10."""
     return tuple(int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name))
@@ -121,10 +123,29 @@ def refusal(job: Job, node: Node, world: World, taken: frozenset[tuple[str, str]
 
 
 def plan(world: World) -> list[Action]:
-    """Everything that should be written now, in order: what ends first, then what begins."""
-    actions = list(_endings(world))
-    actions += _beginnings(world)
-    return actions
+    """Everything that should be written now, in order: what ends first, then what is taken as it is, then what begins."""
+    adopted = list(_adoptions(world))
+    spared = {(assign.node, assign.slot) for assign in adopted}
+    ending = [action for action in _endings(world) if isinstance(action, Retire) or (action.node, action.slot) not in spared]
+    return [*ending, *adopted, *_beginnings(world, adopted)]
+
+
+# --- adoptions -----------------------------------------------------------------------------------------------------------------
+
+
+def _adoptions(world: World) -> Iterator[Assign]:
+    """Workers that run though no record says so: the store was restored from an older copy. They are recorded where they are, and train on."""
+    for node in sorted(world.nodes.values(), key=lambda n: natural(n.name)):
+        for status in node.status.slots if node.status is not None and node.alive and not node.rebooted else ():
+            job = world.jobs.get(status.job)
+            if status.state != "running" or job is None or job.head.phase.terminal or job.head.uid != status.uid or status.slot not in node.names():
+                continue
+            placed = world.places.get((status.job, status.pod))
+            held = node.holding(status.slot).slot
+            newer = placed is None or placed.place.attempt < status.attempt
+            if newer and status.attempt >= job.pods[pod_index(status.pod)].attempt and (held.job, held.pod) in (("", ""), (status.job, status.pod)):
+                seq = placed.seq if placed is not None else 0
+                yield Assign(status.job, status.pod, status.attempt, node.name, status.slot, seq, node.holding(status.slot).seq)
 
 
 # --- endings -------------------------------------------------------------------------------------------------------------------
@@ -168,12 +189,13 @@ def _ending(world: World, node: Node, slot: str) -> Action | None:
 # --- beginnings ----------------------------------------------------------------------------------------------------------------
 
 
-def _beginnings(world: World) -> list[Action]:
-    taken: set[tuple[str, str]] = set()
+def _beginnings(world: World, adopted: Sequence[Assign]) -> list[Action]:
+    taken = {(assign.node, assign.slot) for assign in adopted}
+    found_again = {(assign.job, assign.pod) for assign in adopted}
     load = {node.name: sum(node.holding(slot).key is not None for slot in node.names()) for node in world.nodes.values()}
     actions: list[Action] = []
     for job in sorted(world.jobs.values(), key=lambda j: (-j.spec.priority, j.head.createdAt, j.head.job)):
-        found = _place_job(job, world, taken, load)
+        found = _place_job(job, world, taken, load, found_again)
         taken |= {(assign.node, assign.slot) for assign in found}
         for assign in found:
             load[assign.node] += 1
@@ -181,8 +203,12 @@ def _beginnings(world: World) -> list[Action]:
     return actions
 
 
-def _place_job(job: Job, world: World, taken: set[tuple[str, str]], load: dict[str, int]) -> list[Assign]:
-    todo = [(index, pod, before) for index, pod, before in waiting(job, world) if may_place(pod, before, world)]
+def _place_job(job: Job, world: World, taken: set[tuple[str, str]], load: dict[str, int], found_again: set[tuple[str, str]]) -> list[Assign]:
+    todo = [
+        (index, pod, before)
+        for index, pod, before in waiting(job, world)
+        if may_place(pod, before, world) and (job.head.job, pod_name(index)) not in found_again
+    ]
     if not todo:
         return []
     usable = sorted((n.name for n in world.nodes.values() if refusal(job, n, world, taken) is None), key=lambda name: (load[name], natural(name)))
@@ -199,7 +225,7 @@ def _place_job(job: Job, world: World, taken: set[tuple[str, str]], load: dict[s
     for index, _, _ in todo:
         if index not in chosen and (name := next(rest, "")):
             chosen[index] = name
-    first = not any((job.head.job, pod_name(i)) in world.places for i in range(len(job.pods)))
+    first = len(todo) == len(job.pods) and not any((job.head.job, pod_name(i)) in world.places for i in range(len(job.pods)))
     if first and len(chosen) < len(job.pods):
         return []
     return [_assign(job, entry, chosen[entry[0]], world, taken) for entry in todo if entry[0] in chosen]

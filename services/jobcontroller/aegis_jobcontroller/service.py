@@ -12,7 +12,7 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from aegis_bus import config
 from aegis_bus.connection import Bus
@@ -22,7 +22,7 @@ from aegis_bus.identity import Identity
 from aegis_bus.lease import Lease
 from aegis_bus.service import Service, run_service
 from aegis_proto import subjects
-from aegis_proto.messages import encode
+from aegis_proto.messages import Era, decode, encode
 
 from aegis_jobcontroller import metrics
 from aegis_jobcontroller.api import Api
@@ -50,6 +50,7 @@ class Controller:
         self._bus = bus
         self._placer = Placer(bus, credentials)
         self._teller = Teller()
+        self._known_era, self._era_of = Era(""), -1
 
     async def start(self, service: Service) -> None:
         """Subscribe first, then read: nothing can go between."""
@@ -61,7 +62,8 @@ class Controller:
         service.spawn(cache.reread_heads(), "heads")
         service.spawn(cache.load_jobs(), "load")
         service.spawn(self._listen(service), "hearing")
-        service.spawn(self._passes(service), "passes")
+        service.spawn(self._repeat(service, self._tell), "facts")
+        service.spawn(self._repeat(service, self._place), "placements")
         await Api(self._bus, cache, self.tell).start()
 
     async def _listen(self, service: Service) -> None:
@@ -73,44 +75,46 @@ class Controller:
                 generation, lag = self._bus.generation, service.lag.last_at
                 self.cache.could_not_hear()
 
-    async def _passes(self, service: Service) -> None:
+    async def _repeat(self, service: Service, work: Callable[[World], Awaitable[bool]]) -> None:
+        """Do `work` on the present world whenever that has changed, and every TICK; at once again when it says that it changed something itself."""
+        changed = self.cache.changed()
         while not service.stopping.is_set():
             try:
                 async with asyncio.timeout(TICK):
-                    await self.cache.changed.wait()
+                    await changed.wait()
             except TimeoutError:
                 pass
             await asyncio.sleep(GATHER)
-            self.cache.changed.clear()
+            changed.clear()
             if not self.cache.ready or not self._bus.connected:
                 continue
-            began = time.monotonic()
             try:
-                await self._one_pass()
+                if await work(self.cache.world()):
+                    changed.set()
             except BusError as error:
-                log.warning("pass not finished, planned again: %s", error)
+                log.warning("not finished, done again: %s", error)
                 await asyncio.sleep(0.5)
-                self.cache.changed.set()
-            metrics.PASS.observe(time.monotonic() - began)
+                changed.set()
 
-    async def _one_pass(self) -> None:
+    async def _place(self, world: World) -> bool:
         began = time.monotonic()
-        world = self.cache.world()
-        due = self._teller.due(facts(world), began, world.now)
         actions = plan(world)
         _gauges(world)
         busy = time.monotonic() - began
-        await self._tell_all(due)
+        metrics.PASS.observe(busy)
         if actions:
             seq = await self._placer.apply(actions, world)
             if not await self.cache.seen(seq):
                 log.warning("own write %d of NODES not seen yet", seq)
-            self.cache.changed.set()
         await asyncio.sleep(SHARE * busy)
+        return bool(actions)
 
     # --- facts -------------------------------------------------------------------------------------------------------------------
 
-    async def _tell_all(self, due: Sequence[News]) -> None:
+    async def _tell(self, world: World) -> bool:
+        began = time.monotonic()
+        due = self._teller.due(facts(world), began, world.now)
+        busy = time.monotonic() - began
         limit = asyncio.Semaphore(TELLERS)
 
         async def one(item: News) -> None:
@@ -121,14 +125,24 @@ class Controller:
         results = await asyncio.gather(*map(one, due), return_exceptions=True)
         for error in results:
             if error is not None:
-                if not isinstance(error, BusError):
-                    raise error
-                log.warning("fact not told, told again: %s", error)
+                raise error
+        await asyncio.sleep(SHARE * busy)
+        return False
+
+    async def _era(self) -> Era:
+        """The era of this connection: its salt keeps the ids of facts from being foretold by whoever reads views and may publish reports."""
+        if self._era_of != self._bus.generation:
+            generation = self._bus.generation
+            stored = await self._bus.get("CTL", subjects.ERA)
+            self._known_era = decode(Era, stored.data) if stored is not None else Era("")
+            self._era_of = generation
+        return self._known_era
 
     async def tell(self, item: News) -> None:
         """Store one fact; the same fact from another replica is kept once."""
         crashpoint("jobcontroller.before-fact")
-        await self._bus.publish(subjects.fact(item.job, item.pod), encode(item.fact), msg_id=item.msg_id)
+        msg_id = (await self._era()).dedup_id(item.msg_id)
+        await self._bus.publish(subjects.fact(item.job, item.pod), encode(item.fact), msg_id=msg_id)
         crashpoint("jobcontroller.after-fact")
         metrics.FACTS.labels(item.fact.kind.value).inc()
         log.info("fact %s %s/%s attempt %d %s", item.fact.kind.value, item.job, item.pod, item.fact.attempt, item.fact.message)

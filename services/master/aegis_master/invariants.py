@@ -13,7 +13,7 @@ from aegis_proto.state import Head, JobState, Pod
 
 from aegis_master.counting import spent
 from aegis_master.draft import counts_of, tally_of
-from aegis_master.events import Event, SettingChanged
+from aegis_master.events import Acked, Errored, Event, Finished, PodGone, PodLost, PodReady, PodRunning, SettingChanged, SuspectChanged
 from aegis_master.ledger import total
 
 StateRule = Callable[[Head, list[Pod]], bool]
@@ -61,11 +61,21 @@ def _unchanged_count(before: JobState, after: JobState) -> bool:
     return added <= 0 or (added == 1 and before.head.countedIncarnation != before.head.incarnation)
 
 
+def _holder(state: JobState) -> str:
+    """Who holds the count of the incarnation that was counted last."""
+    return state.head.countedPod
+
+
 def _fresh_round(before: JobState, after: JobState) -> bool:
     entered = after.head.phase.is_round and after.head.roundSeqNum != before.head.roundSeqNum
     if before.head.mode is not after.head.mode:
         return True  # an exit makes the job plain and is taken in the same step
     return not entered or not after.head.tally.finished
+
+
+def _succeed_is_true(before: JobState, after: JobState) -> bool:
+    """Nobody succeeds in the step that starts the run: every Finish is an answer to it."""
+    return after.head.phase is not Phase.SUCCEED or before.head.phase in (Phase.RUN_COMMAND, Phase.SUCCEED) or before.head.mode is not after.head.mode
 
 
 def _safe_point(before: JobState, after: JobState) -> bool:
@@ -79,7 +89,9 @@ STEP: dict[str, StepRule] = {
     "TerminalStays": lambda b, a: not b.head.phase.terminal or a is b,
     "MasterSeqNumMonotonic": lambda b, a: a.head.seqNum >= b.head.seqNum and (a.head.order is b.head.order or a.head.seqNum > b.head.seqNum),
     "NoStaleDone": _fresh_round,
+    "SucceedIsTrue": _succeed_is_true,
     "CountOncePerIncarnation": _unchanged_count,
+    "CountMovesOnce": lambda b, a: _holder(b) == _holder(a) or b.head.countedIncarnation != a.head.countedIncarnation or not b.head.countMoved,
     "SafePoint": _safe_point,
     "IncarnationMonotonic": lambda b, a: a.head.incarnation >= b.head.incarnation,
     "AttemptsMonotonic": lambda b, a: all(x.attempt <= y.attempt for x, y in zip(b.pods(), a.pods(), strict=True)),
@@ -87,6 +99,35 @@ STEP: dict[str, StepRule] = {
     "BudgetOnlyAtItsEnd": lambda b, a: a.head.failedReason is not FailedReason.BUDGET or a is b or a.head.failures == a.head.maxRetry + 1,
 }
 """Name -> holds of (before, after)."""
+
+
+def _stale(before: JobState, event: Finished | Errored) -> bool:
+    """Of another attempt, boot, incarnation or round than the present ones."""
+    head = before.head
+    if not 0 <= event.index < head.workerNum or not head.phase.is_round:
+        return True
+    pod = before.pod(event.index)
+    present = (event.attempt, event.boot, event.incarnation) == (pod.attempt, pod.boot, head.incarnation) and pod.present
+    return not (present and head.roundSeqNum <= event.seq_num <= head.seqNum)
+
+
+def _broken_by(before: JobState, event: Event, after: JobState) -> list[str]:
+    """What must hold of one step, given its event."""
+    head = before.head
+    names = []
+    if isinstance(event, Finished) and after is not before and _stale(before, event):
+        names.append("StaleFinishRejected")
+    if isinstance(event, Errored) and after is not before and _stale(before, event) and (head.countMoved or not after.head.countMoved):
+        names.append("StaleErrorOnlyMovesACount")
+    if isinstance(event, PodLost | PodGone | PodReady) and head.phase is Phase.RUN_COMMAND and 0 <= event.index < head.workerNum:
+        done = before.pod(event.index).finished
+        if done and after.head.phase not in (Phase.RUN_COMMAND, Phase.SUCCEED, Phase.FAILED if head.mode is Mode.PLAIN else Phase.SUCCEED):
+            names.append("LossAfterFinishIsNoFailure")
+    if isinstance(event, SettingChanged) and after.head.phase is not head.phase:
+        names.append("SettingEndsNothing")
+    if isinstance(event, SuspectChanged | Acked | PodRunning) and (after.head.phase, after.head.failures) != (head.phase, head.failures):
+        names.append("SilenceIsNotDeath")
+    return names
 
 
 def broken(state: JobState) -> list[str]:
@@ -105,8 +146,7 @@ def broken(state: JobState) -> list[str]:
 def broken_step(before: JobState, event: Event, after: JobState, now: int) -> list[str]:
     """Names of the step and state invariants that do not hold; `now` of the step, not before any earlier one."""
     names = [name for name, holds in STEP.items() if not holds(before, after)]
-    if isinstance(event, SettingChanged) and after.head.phase is not before.head.phase:
-        names.append("SettingEndsNothing")
+    names += _broken_by(before, event, after)
     if not after.head.phase.terminal and total(after.head.ledger, now) != now - after.head.createdAt:
         names.append(f"LedgerExact: {total(after.head.ledger, now)} of {now - after.head.createdAt} ms")
     return names + broken(after)

@@ -218,7 +218,11 @@ def _budget_spent(draft: Draft) -> None:
 def _pending_deadline(draft: Draft) -> None:
     """Everybody is placed: who cannot be reached from now on makes the job plain (never a job that ran managed before)."""
     head = draft.head
-    if head.tally.placed < head.workerNum or head.tally.quitting or head.started or head.ledger.state is LedgerState.BOOTING:
+    if head.tally.placed < head.workerNum:
+        if head.ledger.state is LedgerState.BOOTING:
+            draft.set(ledger=ledger.book(head.ledger, LedgerState.QUEUED, head.ledger.who, draft.now))
+        return
+    if head.tally.quitting or head.started or (head.deadline is not None and head.deadline.kind == "pending"):
         return
     rounds.set_deadline(draft, "pending", draft.spec.pendingTimeout)
     draft.set(ledger=ledger.book(head.ledger, LedgerState.BOOTING, head.ledger.who, draft.now))

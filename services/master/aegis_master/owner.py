@@ -3,16 +3,17 @@
 Reads REPORTS from head.cursor + 1 and the core heartbeats of the job; writes the job state (JobStore) and, after a commit, what follows from it
 (`publish`). Everything in memory here can be lost at any instruction: the state and the cursor are one commit, effects are renderings of it.
 
-One loop, one commit in flight. A batch is what has arrived; a busy, large job waits up to `linger` for more. Events from outside the stream
+One loop, one commit in flight. A batch is what has arrived. Events from outside the stream
 (deadline, death, era) are stepped in the same loop and fenced by the same commit: if it is refused they never happened, and whoever owns the job
 finds them again.
-A batch that changes nothing but the cursor or acknowledgements is not committed for its own sake (each commit is republished to every agent): it
-rides along with the next one, since re-reading it after a crash gives the same. Where somebody waits for the cursor (a verb), within `lazy` seconds.
+Each commit is republished to every agent, so none is made for its own sake: what changes an order or a phase is stored at once; flags of a round of a
+large job (present, finished) within `flags` seconds; acknowledgements and the cursor ride along. Re-reading them after a crash gives the same.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -20,29 +21,28 @@ from dataclasses import dataclass, field
 
 import msgspec
 import structlog
-from aegis_bus.connection import Bus, Msg, Stored, Subscription
+from aegis_bus.connection import Bus, Stored, Subscription
 from aegis_bus.crashpoint import crashpoint
 from aegis_bus.errors import BusError, Rejected, Unreachable, Unreadable, WrongLastSequence
 from aegis_bus.jobstore import JobStore, Loaded
 from aegis_bus.ordered import Gap, OrderedReader
-from aegis_proto import subjects
-from aegis_proto.api import Progress
-from aegis_proto.ids import pod_name
-from aegis_proto.messages import BadMessage, Fact, Heartbeat, decode
-from aegis_proto.phases import FactKind, Mode, Phase
+from aegis_proto.phases import Phase
 from aegis_proto.state import JobState, Transition
 
 from aegis_master import events as ev
 from aegis_master import intake, machine, metrics
 from aegis_master.clock import ServerClock
 from aegis_master.effects import Effects
-from aegis_master.judge import AskPlatform, Dead, Judge, Suspect
+from aegis_master.judge import Dead, Suspect
 from aegis_master.publish import Trace
 from aegis_master.settings import OwnerSettings
+from aegis_master.watch import Watch
 
 log = structlog.get_logger("aegis.master.owner")
-_heartbeat = msgspec.json.Decoder(Heartbeat)
-ACKED_ROUNDS = frozenset({Phase.BOOT_CHECKING, Phase.RUN_COMMAND, Phase.TROUBLESHOOTING})
+FLAGS = (ev.Acked, ev.PodReady, ev.PodRunning, ev.Finished, ev.SuspectChanged)
+"""Events that, unless they complete something, only set a flag of a pod."""
+SMALL = 64
+"""Workers up to which flags are stored at once too: people watch, and few agents listen."""
 
 
 @dataclass(slots=True)
@@ -52,10 +52,8 @@ class _Batch:
     state: JobState
     cursor: int
     taken: int = 0
-    material: bool = False
-    """Something changed that must be stored at once."""
-    lazy: bool = False
-    """Somebody waits for the cursor, but nothing changed."""
+    within: float = math.inf
+    """Seconds within which what changed must be stored."""
     transitions: list[Transition] = field(default_factory=list)
     notes: list[ev.Note] = field(default_factory=list)
 
@@ -85,22 +83,17 @@ class JobOwner:
         self.loaded = loaded
         self.state = loaded.state
         """As stepped: at most `lazy` seconds ahead of what is stored."""
-        self.judge = Judge(shared.settings.judge, time.monotonic())
+        self.watch = Watch(shared.bus, shared.effects.publisher, shared.clock, shared.settings, self.job)
         self._inbox: asyncio.Queue[Stored | Gap] = asyncio.Queue(4 * shared.settings.batch)
         self._wake = asyncio.Event()
         self._stopping = False
-        self._lazy_since = 0.0
+        self._commit_by = math.inf  # monotonic time by which what is stepped must be stored
         self._uncommitted = 0  # messages behind the stored cursor
-        self._last_commit = (0.0, 0.0)  # when it ended, how long it took
         self._next_tick = 0.0
-        self._followed: object = None
-        self._order_at = time.monotonic()
-        self._order_seq = -1
-        self._repeats = 0
-        self._progress_at = 0.0
-        self._progress: tuple[int, int, int] = (-1, -1, -1)
+        self._fire_again = 0.0  # a deadline that fired and still stands is not fired in a loop
+        self._transitions: list[Transition] = []  # stepped, not yet stored
+        self._notes: list[ev.Note] = []
         self._left_run_at = 0
-        self._shown = False
 
     # --- life --------------------------------------------------------------------------------------------------------------------
 
@@ -108,12 +101,11 @@ class JobOwner:
         """Own the job; why it ended: ended | lost | released."""
         heartbeats: Subscription | None = None
         metrics.show_job(None, self.state.head)
-        self._shown = True
         try:
             while True:
                 try:
                     if heartbeats is None:
-                        heartbeats = await self.shared.bus.subscribe(f"aegis.job.{self.job}.hb.*", self._on_heartbeat)
+                        heartbeats = await self.shared.bus.subscribe(f"aegis.job.{self.job}.hb.*", self.watch.on_heartbeat)
                     outcome = await self._session()
                     if outcome != "reload":
                         return outcome
@@ -142,7 +134,7 @@ class JobOwner:
 
     def quiet(self) -> None:
         """We may not have heard heartbeats for a while (reconnect, loop lag): judge nothing for some time."""
-        self.judge.quiet(time.monotonic())
+        self.watch.judge.quiet(time.monotonic())
 
     def poke(self) -> None:
         """Something outside changed (era): look at it now."""
@@ -176,13 +168,18 @@ class JobOwner:
         metrics.show_job(self.state.head, loaded.state.head)
         self.loaded = loaded
         self.state = loaded.state
-        self._lazy_since = 0.0
-        self._uncommitted = 0
+        self._forget_uncommitted()
+
+    def _forget_uncommitted(self) -> None:
+        """What was stepped and not stored never happened."""
+        self._commit_by, self._uncommitted = math.inf, 0
+        self._transitions, self._notes = [], []
 
     async def _session(self) -> str:
         """From the stored state on, until something needs a reload or an end."""
         self._inbox = asyncio.Queue(4 * self.shared.settings.batch)
-        self._order_seq = -1
+        self.state = self.loaded.state
+        self._forget_uncommitted()
         await self.shared.effects.heal(self.state.head)
         if self.state.head.phase.terminal:
             return "ended"
@@ -218,17 +215,17 @@ class JobOwner:
         if batch.cursor != self.state.head.cursor:
             self.state = self.state.with_head(cursor=batch.cursor)
             self._uncommitted += batch.taken
+        self._transitions += batch.transitions
+        self._notes += batch.notes
         stop = self._stopping
-        if batch.lazy and not self._lazy_since:
-            self._lazy_since = began
-        due = self._lazy_since and time.monotonic() - self._lazy_since >= self.shared.settings.lazy
-        due = due or self._uncommitted >= self.shared.settings.batch or (stop and self.state is not self.loaded.state)
-        if batch.material or due:
+        self._commit_by = min(self._commit_by, began + batch.within)
+        crowded = self._uncommitted >= self.shared.settings.batch
+        if crowded or time.monotonic() >= self._commit_by or (stop and self.state is not self.loaded.state):
+            taken = self._uncommitted
             await self._commit(self.state)
-            if batch.taken:
-                metrics.BATCH.observe(batch.taken)
-                metrics.COMMIT.observe(time.monotonic() - began)
-            self._after(batch)
+            metrics.BATCH.observe(taken)
+            metrics.COMMIT.observe(time.monotonic() - began)
+            self._after()
         if self.state.head.phase.terminal:
             await self.shared.effects.drain(self.job)
             return "ended"
@@ -246,30 +243,19 @@ class JobOwner:
                     await self._wake.wait()
             except TimeoutError:
                 pass
-        settings = self.shared.settings
-        items = self._drain(settings.batch)
-        ended, took = self._last_commit
-        if items and len(items) < settings.batch and time.monotonic() - ended < 2 * settings.linger:
-            # Busy: more is on the way. A commit of a small job takes a millisecond, so this costs it a few.
-            await asyncio.sleep(min(settings.linger, 3 * took))
-            items += self._drain(settings.batch - len(items))
-        return items
-
-    def _drain(self, limit: int) -> list[Stored | Gap]:
         items: list[Stored | Gap] = []
-        while len(items) < limit and not self._inbox.empty():
+        while len(items) < self.shared.settings.batch and not self._inbox.empty():
             items.append(self._inbox.get_nowait())
         return items
 
     def _next_due(self) -> float:
         """Monotonic time of the next thing to do without a report."""
         now = time.monotonic()
-        due = self._next_tick
-        if self._lazy_since:
-            due = min(due, self._lazy_since + self.shared.settings.lazy)
+        due = min(self._next_tick, self._commit_by)
         deadline = self.state.head.deadline
         if deadline is not None and deadline.setAt:
-            due = min(due, now + (deadline.setAt + deadline.seconds * 1000 - self.shared.clock.now_ms()) / 1000)
+            passes = now + (deadline.setAt + deadline.seconds * 1000 - self.shared.clock.now_ms()) / 1000
+            due = min(due, max(passes, self._fire_again))
         return due
 
     async def _take(self, batch: _Batch, items: Sequence[Stored | Gap]) -> None:
@@ -290,40 +276,46 @@ class JobOwner:
             if taken.bad:
                 await self.shared.effects.publisher.dead_letter(self.job, item, taken.bad)
                 metrics.DROPPED.labels("bad").inc()
-                batch.lazy = True
-            self._tell_judge(taken)
+                batch.within = min(batch.within, self.shared.settings.lazy)
+            self.watch.take(taken)
             if taken.dropped and not taken.events:
                 metrics.DROPPED.labels(taken.dropped).inc()
             for event in taken.events:
                 self._step(batch, event, item.time_ms)
             batch.cursor = item.seq
-            batch.lazy |= item.subject.endswith(".fact.job")
-
-    def _tell_judge(self, taken: intake.Taken) -> None:
-        now = time.monotonic()
-        if taken.heard >= 0:
-            self.judge.heard(taken.heard, now)
-        if taken.peer_error >= 0:
-            self.judge.peer_error(taken.peer_error, now)
-        if taken.word is not None:
-            self.judge.platform(taken.word.index, taken.word.attempt, taken.word.running, now)
+            if item.subject.endswith(".fact.job"):
+                batch.within = min(batch.within, self.shared.settings.lazy)
 
     def _step(self, batch: _Batch, event: ev.Event, at: int) -> None:
         crashpoint("master.before-step")
         before = batch.state
-        after, effects = machine.step(before, event, at)
+        try:
+            after, effects = machine.step(before, event, at)
+        except AssertionError:
+            # The machine is wrong about this one event. The state is as it was before it; the job goes on without it, and people are told.
+            log.exception("event refused by the machine", job=self.job, kind=type(event).__name__)
+            metrics.DROPPED.labels("machine").inc()
+            return
         for effect in effects:
             if isinstance(effect, ev.Dropped):
                 metrics.DROPPED.labels(effect.why).inc()
             else:
                 batch.notes.append(effect)
         if after.head is not before.head or after.shards is not before.shards:
-            # An acknowledgement is known here; the next owner reads it again.
-            batch.material |= not (isinstance(event, ev.Acked) and after.head.phase is before.head.phase and after.head.order is before.head.order)
+            batch.within = min(batch.within, self._urgency(before, event, after))
         batch.transitions += fresh(before.head.recent, after.head.recent)
         batch.state = after
         if self.shared.trace:
             self.shared.trace.write(before, event, after, at)
+
+    def _urgency(self, before: JobState, event: ev.Event, after: JobState) -> float:
+        """Seconds within which this change must be stored. What the next owner reads again in the stream, and nobody acts on, may wait."""
+        ordered = after.head.order is not before.head.order or after.head.recent is not before.head.recent
+        if ordered or not isinstance(event, FLAGS):
+            return 0.0
+        if isinstance(event, ev.Acked):
+            return math.inf
+        return 0.0 if after.head.workerNum <= SMALL else self.shared.settings.flags
 
     # --- what time brings ------------------------------------------------------------------------------------------------------------
 
@@ -334,7 +326,8 @@ class JobOwner:
         if era and head.era != era and not head.phase.terminal:
             await self._new_era(batch, era, now_ms)
         deadline = batch.state.head.deadline
-        if deadline is not None and deadline.setAt and now_ms >= deadline.setAt + deadline.seconds * 1000:
+        if deadline is not None and deadline.setAt and now_ms >= deadline.setAt + deadline.seconds * 1000 and time.monotonic() >= self._fire_again:
+            self._fire_again = time.monotonic() + 1.0
             self._step(batch, ev.DeadlinePassed(deadline.kind, deadline.seqNum, deadline.incarnation), now_ms)
             crashpoint("master.deadline-before-commit")
         reset = batch.state.spec.retryResetAfter
@@ -348,18 +341,16 @@ class JobOwner:
     async def _new_era(self, batch: _Batch, era: str, now_ms: int) -> None:
         """What was read so far is of another store: begin after what this one holds, and let everybody report anew."""
         log.warning("new era of the store", job=self.job, era=era, before=batch.state.head.era)
-        self.judge.quiet(time.monotonic())
+        self.quiet()
         last = await last_sequence(self.shared.bus, "REPORTS")
         self._step(batch, ev.EraChanged(era), now_ms)
         batch.state = batch.state.with_head(cursor=last)
         batch.cursor = last
-        batch.material = True
+        batch.within = 0.0
 
     async def _tick(self, batch: _Batch, now_ms: int) -> None:
         now = time.monotonic()
-        head = batch.state.head
-        self._follow(batch.state, now)
-        for finding in self.judge.tick(now):
+        for finding in await self.watch.tick(batch.state, now):
             match finding:
                 case Suspect(index, attempt, suspect):
                     self._step(batch, ev.SuspectChanged(index, attempt, suspect), now_ms)
@@ -368,85 +359,15 @@ class JobOwner:
                     node = batch.state.pod(index).node
                     self._step(batch, ev.PodLost(index, attempt, reason, now_ms, node=node, message=why), now_ms)
                     crashpoint("master.death-before-commit")
-                case AskPlatform(index, attempt):
-                    await self._ask_platform(index, attempt)
-        if self._missing_acks(batch.state, now):
+        if self.watch.missing_acks(batch.state, now):
             metrics.REPUBLISHED.inc()
-            batch.material = True
-        await self._tell_progress(head.namespace, head.incarnation, now)
-
-    def _follow(self, state: JobState, now: float) -> None:
-        """Who is to be watched: who is there, while the job is managed."""
-        if state.shards is self._followed:
-            return
-        self._followed = state.shards
-        watched = state.head.mode is Mode.MANAGED and not state.head.phase.terminal
-        pods = enumerate(state.pods()) if watched else ()
-        self.judge.follow(((i, pod.attempt, pod.boot) for i, pod in pods if pod.present and not pod.gone), now)
-
-    async def _ask_platform(self, index: int, attempt: int) -> None:
-        """The platform's last word about a silent pod, said before this replica listened."""
-        now = time.monotonic()
-        try:
-            item = await self.shared.bus.get("REPORTS", subjects.fact(self.job, pod_name(index)))
-            fact = decode(Fact, item.data) if item is not None else None
-        except (BusError, BadMessage) as error:
-            log.info("no last word of the platform", job=self.job, pod=pod_name(index), error=str(error))
-            fact = None
-        if fact is not None and fact.attempt == attempt and fact.kind in (FactKind.RUNNING, FactKind.NODE_SILENT):
-            self.judge.platform(index, attempt, fact.kind is FactKind.RUNNING, now)
-        else:
-            self.judge.platform_unknown(index, attempt, now)
-
-    def _missing_acks(self, state: JobState, now: float) -> bool:
-        """True when the present order is to be published again: a round order that somebody present has not acknowledged."""
-        order = state.head.order
-        if order.seqNum != self._order_seq:
-            self._order_seq, self._order_at, self._repeats = order.seqNum, now, 0
-            return False
-        settings = self.shared.settings
-        if state.head.phase not in ACKED_ROUNDS or state.head.mode is not Mode.MANAGED or self._repeats >= settings.ack_repeats:
-            return False
-        if now - self._order_at < settings.ack_after:
-            return False
-        if all(pod.acked >= order.seqNum or not pod.present or pod.finished for shard in state.shards for pod in shard):
-            return False
-        self._repeats += 1
-        self._order_at = now
-        return True
-
-    async def _tell_progress(self, namespace: str, incarnation: int, now: float) -> None:
-        low, high, live = self.judge.steps(now)
-        said = (incarnation, low, high)
-        if low < 0 or said == self._progress or now - self._progress_at < self.shared.settings.progress:
-            return
-        before, since = self._progress, now - self._progress_at
-        rate = max(0.0, (low - before[1]) / since) if before[0] == incarnation and before[1] >= 0 else 0.0
-        if low > before[1]:
-            metrics.LAST_STEP.labels(self.job).set(time.time())
-        metrics.STEP.labels(self.job).set(low)
-        self._progress, self._progress_at = said, now
-        await self.shared.effects.publisher.progress(
-            Progress(self.job, namespace, incarnation, low, high, round(rate, 4), self.shared.clock.now_ms(), live)
-        )
-
-    async def _on_heartbeat(self, msg: Msg) -> None:
-        try:
-            beat = _heartbeat.decode(msg.data)
-            index = int(msg.subject[msg.subject.rindex(".") + 2 :])
-        except (msgspec.MsgspecError, ValueError):
-            metrics.HEARTBEATS.labels("bad").inc()
-            return
-        step = beat.step if beat.incarnation == self.state.head.incarnation else -1
-        counted = self.judge.heartbeat(index, beat.attempt, beat.boot, beat.n, now=time.monotonic(), step=step)
-        metrics.HEARTBEATS.labels("yes" if counted else "no").inc()
+            batch.within = 0.0
 
     # --- the commit ------------------------------------------------------------------------------------------------------------------
 
     async def _commit(self, state: JobState) -> None:
         """Store the state. Returns when it is stored; WrongLastSequence when somebody else wrote (it is not)."""
         crashpoint("master.before-commit")
-        began = time.monotonic()
         while True:
             await self.shared.may_write.wait()
             try:
@@ -462,23 +383,24 @@ class JobOwner:
                 await asyncio.sleep(random.uniform(0.05, 0.25) if getattr(error, "retryable", True) else 1.0)
         crashpoint("master.after-commit")
         self.shared.clock.saw(loaded.time_ms)
-        self._last_commit = (time.monotonic(), time.monotonic() - began)
         metrics.show_job(self.loaded.state.head, loaded.state.head)
         self.loaded = loaded
         self.state = loaded.state
-        self._lazy_since = 0.0
+        self._commit_by = math.inf
         self._uncommitted = 0
 
-    def _after(self, batch: _Batch) -> None:
+    def _after(self) -> None:
         """The effects of a commit. Any of them may be lost with this process: the next owner derives them from the state."""
-        for transition in batch.transitions:
+        transitions, notes = tuple(self._transitions), tuple(self._notes)
+        self._transitions, self._notes = [], []
+        for transition in transitions:
             if transition.counted:
                 metrics.FAILURES.labels(transition.cause or "unknown").inc()
             self._measure_recovery(transition)
-        if batch.transitions and self.state.head.phase.terminal:
+        if transitions and self.state.head.phase.terminal:
             metrics.ended(self.state.head)
-        if batch.transitions or batch.notes:
-            self.shared.effects.add(self.state, tuple(batch.transitions), tuple(batch.notes))
+        if transitions or notes:
+            self.shared.effects.add(self.state, transitions, notes)
 
     def _measure_recovery(self, transition: Transition) -> None:
         if transition.phaseFrom is Phase.RUN_COMMAND and transition.phaseTo in (Phase.RESTARTING, Phase.TROUBLESHOOTING):

@@ -6,6 +6,8 @@ readiness of a higher attempt is itself the loss of the lower, and news that the
 
 from __future__ import annotations
 
+import dataclasses
+
 from aegis_proto.ids import pod_name
 from aegis_proto.phases import FailedReason, LostReason, Phase
 from msgspec.structs import replace
@@ -104,6 +106,8 @@ def _lose(draft: Draft, event: PodLost, successor: PodReady | None = None) -> No
     """One place loses its pod; `successor` (new boot, or higher attempt) takes it in the same step."""
     index, head, pod = event.index, draft.head, draft.pod(event.index)
     node = event.node or pod.node
+    if pod.toQuit and event.reason is LostReason.KILLED:
+        event = dataclasses.replace(event, reason=LostReason.ORDERED)
     if event.exclude_node:
         rounds.blame(draft, index, node, event.reason.value)
     if head.phase is Phase.RUN_COMMAND:

@@ -91,6 +91,8 @@ def go(
         counting.spend(draft)
     if source is Phase.RUN_COMMAND and target is not Phase.SUCCEED:
         draft.set(stopOrderAt=draft.now, stopSeqNum=head.seqNum + 1)
+    if source is Phase.BOOT_CHECKING and target is Phase.RUN_COMMAND:
+        draft.set(booted=True)
     _book(draft, source, target, cause)
     _enter(draft, target, trigger, edge.counting)
     _deadline(draft)
@@ -189,7 +191,7 @@ def _enter_run(draft: Draft, trigger: Trigger, rule: Counting) -> None:
     elif trigger is Trigger.ADOPTED:
         draft.set(incarnation=head.adoptIncarnation, booted=True, adopting=False)
     else:
-        draft.set(incarnation=head.incarnation + 1 if head.started else head.incarnation, booted=True)
+        draft.set(incarnation=head.incarnation + 1 if head.started else head.incarnation)
     draft.set(started=True, countMoved=False, massQuitRounds=0, runStartedAt=draft.now, checkpointAt=0)
 
 

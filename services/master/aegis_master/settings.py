@@ -12,8 +12,8 @@ class OwnerSettings:
     """Of one job's owner. Seconds, unless named otherwise."""
 
     judge: JudgeTimes = field(default_factory=JudgeTimes)
-    linger: float = 0.05
-    """Longest wait for more reports of a busy job before a commit."""
+    flags: float = 0.25
+    """Flags of a round of a large job (present, finished) are stored within this long; orders and phases at once."""
     batch: int = 1000
     """Most reports stepped together."""
     lazy: float = 0.5

@@ -23,7 +23,7 @@ from aegis_bus.connection import Bus
 from aegis_bus.errors import BusError
 from aegis_bus.identity import Identity
 from aegis_bus.jobstore import JobStore
-from aegis_bus.natsserver import NatsServer
+from aegis_bus.natsserver import NatsServer, free_port
 from aegis_credentials.setup import Site, create_site, ensure_streams
 from aegis_proto import messages, subjects
 from aegis_proto.api import ActionReply, ActionRequest, Submit, SubmitReply, read_reply
@@ -117,7 +117,12 @@ class House:
             name,
             "-m",
             "aegis_credentials",
-            env={"AEGIS_CREDENTIALS_STATE": str(self.site.folder), "AEGIS_CREDENTIALS_LISTEN": "127.0.0.1:0", "AEGIS_SERVICE_REPLICA": name, **env},
+            env={
+                "AEGIS_CREDENTIALS_STATE": str(self.site.folder),
+                "AEGIS_CREDENTIALS_LISTEN": f"127.0.0.1:{free_port()}",
+                "AEGIS_SERVICE_REPLICA": name,
+                **env,
+            },
         )
 
     async def grpc_address(self, name: str = "credentials") -> str:
@@ -295,10 +300,12 @@ def phases(story: Sequence[Transition]) -> list[str]:
 
 
 @contextlib.asynccontextmanager
-async def house(folder: Path, nodes: int = 3, masters: int = 1, controllers: int = 1, **node_env: str) -> AsyncIterator[House]:
-    """Bring the stack up and take it down. `nodes` virtual nodes n1, n2, ..."""
+async def house(
+    folder: Path, nodes: int = 3, masters: int = 1, controllers: int = 1, server_days: float = 365.0, **node_env: str
+) -> AsyncIterator[House]:
+    """Bring the stack up and take it down. `nodes` virtual nodes n1, n2, ...; `server_days`: validity of the gRPC certificate."""
     os.environ["AEGIS_TEST_HOUSE"] = str(folder)  # inherited by everything started here, for the last sweep
-    site = create_site(folder / "site")
+    site = create_site(folder / "site", server_days=server_days)
     nats = NatsServer(folder / "nats", auth_conf=site.auth_conf.read_text(), die_with_parent=True)
     await asyncio.to_thread(nats.start)
     built = House(folder, site, nats)
@@ -321,7 +328,8 @@ async def house(folder: Path, nodes: int = 3, masters: int = 1, controllers: int
                 return False
             return True
 
-        await until(ready, 30, "a master that answers")
+        if masters:
+            await until(ready, 30, "a master that answers")
         yield built
     finally:
         await built.stop()

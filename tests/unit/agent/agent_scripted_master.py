@@ -17,9 +17,10 @@ from typing import Any
 
 import msgspec
 from aegis_agent.handover import Exit, WorkerTask, read_exit, read_status
-from aegis_bus.connection import Bus
+from aegis_bus.connection import Bus, Stored
 from aegis_bus.identity import Identity
 from aegis_bus.natsserver import NatsServer
+from aegis_bus.ordered import OrderedReader
 from aegis_proto import subjects
 from aegis_proto.messages import Heartbeat, Message, decode, decode_data, encode
 from aegis_proto.phases import OrderPhase
@@ -67,23 +68,20 @@ class ScriptedMaster:
         async def beat(msg: Any) -> None:
             self.beats.append(decode(Heartbeat, msg.data))
 
-        async def report(msg: Any) -> None:
-            if msg.headers.get("Nats-Msg-Id"):
-                self.reports.append((msg.subject.rpartition(".")[2], decode(Message, msg.data)))
-
         await bus.subscribe(subjects.heartbeat(JOB, "*"), beat)
-        await bus.subscribe(subjects.report(JOB, "*", "*"), report)
+        self._reading = asyncio.create_task(self._read())
         return self
 
-    async def stored_reports(self) -> list[Message]:
-        """What the stream really holds, doubles removed by the server."""
-        found = []
-        info = json.loads(await self.bus.request("$JS.API.STREAM.INFO.REPORTS", b""))
-        for seq in range(info["state"]["first_seq"], info["state"]["last_seq"] + 1):
-            stored = await _get_seq(self.bus, "REPORTS", seq)
-            if stored is not None:
-                found.append(decode(Message, stored))
-        return found
+    async def _read(self) -> None:
+        async with OrderedReader(self.bus, "REPORTS", [subjects.report(JOB, "*", "*")]) as reader:
+            async for item in reader:
+                assert isinstance(item, Stored), item
+                self.reports.append((item.subject.rpartition(".")[2], decode(Message, item.data)))
+
+    async def close(self) -> None:
+        self._reading.cancel()
+        await asyncio.gather(self._reading, return_exceptions=True)
+        await self.bus.close(grace=1.0)
 
     async def order(self, phase: OrderPhase, **changes: Any) -> None:
         """Write a new head with the next order."""
@@ -118,17 +116,11 @@ class ScriptedMaster:
         return decode_data(await self.report(kind, **given))
 
 
-async def _get_seq(bus: Bus, stream: str, seq: int) -> bytes | None:
-    answer = json.loads(await bus.request(f"$JS.API.STREAM.MSG.GET.{stream}", json.dumps({"seq": seq}).encode()))
-    import base64
-
-    return base64.b64decode(answer["message"]["data"]) if "message" in answer else None
-
-
 class Agent:
     """A worker as a process of its own, with its output in a file."""
 
-    def __init__(self, folder: Path, task: WorkerTask, env: dict[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, task: WorkerTask, env: dict[str, str] | None = None, patch: str = "") -> None:
+        """`patch`: statements run before the agent's main (shorter clocks)."""
         self.folder = folder
         self.state = folder / f"{task.pod}-{task.attempt}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -136,9 +128,11 @@ class Agent:
         file = folder / f"task-{task.pod}-{task.attempt}.json"
         file.write_bytes(encode(self.task))
         self.output = folder / f"out-{task.pod}-{task.attempt}.txt"
+        patched = ["-c", f"{patch}\nimport sys; from aegis_agent.main import main; sys.exit(main(sys.argv[1:]))"]
+        main = patched if patch else ["-m", "aegis_agent"]
         with self.output.open("ab") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "aegis_agent", "worker", "--task", str(file)],
+                [sys.executable, *main, "worker", "--task", str(file)],
                 env={**os.environ, **(env or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=out,

@@ -33,7 +33,7 @@ def server(tmp_path: Path) -> Iterator[NatsServer]:
 async def master(server: NatsServer) -> AsyncIterator[ScriptedMaster]:
     scripted = await ScriptedMaster.open(server)
     yield scripted
-    await scripted.bus.close(grace=1.0)
+    await scripted.close()
 
 
 @pytest.fixture
@@ -247,9 +247,10 @@ async def test_the_bus_may_be_away_as_long_as_it_likes(server: NatsServer, maste
     server.start()
     error = await master.data("error")
     assert (error.exitCode, error.message) == (3, "ValueError: x")
-    stored = [message for message in await master.stored_reports() if message.type == "Error"]
-    assert len(stored) == 1
     await until(lambda: agent.status.connected, "connection again")
+    await master.order(OrderPhase.STOP)
+    await master.report("stopped")  # all that came before is in the stream now
+    assert [kind for kind, _ in master.reports].count("error") == 1
 
 
 async def test_after_a_loss_of_the_store_it_says_what_runs(server: NatsServer, master: ScriptedMaster, tmp_path: Path, agents: list[Agent]) -> None:
@@ -327,3 +328,52 @@ async def test_a_check_is_given_up_for_a_later_order(server: NatsServer, master:
     last = await master.report("finish", where=lambda m: m.seqNum == master.seq)
     assert last.phase == "bootcheck"
     assert not [pid for pid in processes() if carries(pid, f"{UID}.w0.1.check")]
+
+
+PROGRESS = """
+import json, os, pathlib, socket, sys, time
+s = socket.socket(socket.AF_UNIX); s.connect(os.environ['AEGIS_CONTROL_SOCKET'])
+step = 0
+while True:
+    if not pathlib.Path(sys.argv[1]).exists():
+        step += 1
+        s.sendall(json.dumps({'verb': 'progress', 'step': step}).encode() + b'\\n'); s.recv(4096)
+    time.sleep(0.05)
+"""
+CLOCKS = "import aegis_agent.mode as m, aegis_agent.worker as w; m.CUT_OFF = 1.0; w.HEARTBEAT = 0.1; w.HOLD = 1.0"
+
+
+async def test_cut_off_it_trains_on_and_stops_only_when_it_stands_still(
+    server: NatsServer, master: ScriptedMaster, tmp_path: Path, agents: list[Agent]
+) -> None:
+    stuck = tmp_path / "stuck"
+    agent = Agent(tmp_path / "agent", task_of(server, sys.executable, "-c", PROGRESS, str(stuck)), patch=CLOCKS)
+    agents.append(agent)
+    child = await running(master, agent)
+    await until(lambda: any(b.step > 10 for b in master.beats), "progress")
+    server.kill9()
+    gone = time.monotonic()
+    await until(lambda: time.monotonic() - gone > 3, "three times as long as the patience")
+    assert children(agent) == [child]  # it advances: nothing of ours stops it
+    stuck.touch()
+    await until(lambda: not children(agent), "the end of a child that stands still")
+    assert agent.process.poll() is None and "cut off from the bus" in agent.text
+    server.start()
+    error = await master.data("error")
+    assert (error.reason, error.message) == ("hung", "cut off from the bus, and no progress")
+    await master.order(OrderPhase.QUIT, exitCode=75)
+    assert await agent.exit_code() == 75
+
+
+async def test_finished_while_the_bus_is_away_it_holds_and_then_leaves_with_the_code(
+    server: NatsServer, master: ScriptedMaster, tmp_path: Path, agents: list[Agent]
+) -> None:
+    flag = tmp_path / "end"
+    agent = Agent(tmp_path / "agent", task_of(server, "sh", "-c", f"while ! test -e {flag}; do sleep 0.05; done"), patch=CLOCKS)
+    agents.append(agent)
+    await running(master, agent)
+    server.kill9()
+    await until(lambda: not agent.status.connected, "loss noticed")
+    flag.touch()
+    assert await agent.exit_code() == 0
+    assert (agent.last_word.reason, agent.last_word.childCode) == ("finished", 0)

@@ -182,7 +182,7 @@ async def test_a_scope_is_not_a_prefix_of_another(reaper: Reaper) -> None:
 async def test_the_sweep_of_a_node_daemon_ends_what_a_dead_agent_left() -> None:
     """No agent any more: only the environment says whose it is."""
     env = {**os.environ, "AEGIS_SCOPE": f"left-{os.getpid()}.w0.1.3"}
-    child = subprocess.Popen(["sh", "-c", "sleep 600 & sleep 600"], env=env, start_new_session=True)
+    child = subprocess.Popen(["sh", "-c", "sleep 600 & sleep 600"], env=env, start_new_session=True)  # noqa: ASYNC220
     try:
         await until(lambda: len(members(f"left-{os.getpid()}.w0.1.")) == 3, "shell and two sleeps")
         ended = await end_scope(f"left-{os.getpid()}.w0.1.", grace=5.0)
@@ -198,7 +198,7 @@ async def test_what_would_not_die_is_told() -> None:
 
 
 async def test_a_reused_pid_is_never_hit() -> None:
-    child = subprocess.Popen(["sleep", "600"])
+    child = subprocess.Popen(["sleep", "600"])  # noqa: ASYNC220
     try:
         proc = await until(lambda: live(child.pid), "sleep")
         assert not send(Proc(child.pid, 0, proc.start + 1), signal.SIGKILL)
@@ -212,7 +212,7 @@ async def test_a_reused_pid_is_never_hit() -> None:
 
 async def test_a_leader_whose_threads_live_on_is_alive() -> None:
     script = "import ctypes, threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()\nctypes.CDLL(None).syscall(60, 0)"
-    child = subprocess.Popen([sys.executable, "-c", script])
+    child = subprocess.Popen([sys.executable, "-c", script])  # noqa: ASYNC220
     try:
         await until(lambda: _state(child.pid) == "Z", "zombie leader")
         proc = live(child.pid)
@@ -233,7 +233,7 @@ async def main():
     await asyncio.sleep(600)
 asyncio.run(main())
 """
-    agent = subprocess.Popen([sys.executable, "-c", script])
+    agent = subprocess.Popen([sys.executable, "-c", script])  # noqa: ASYNC220
     pid = int(await until(lambda: file.exists() and file.read_text(), "child"))
     proc = live(pid)
     assert proc is not None

@@ -209,7 +209,7 @@ async def test_a_handler_that_raises_or_is_slow_stops_neither_itself_nor_others(
 async def test_a_handler_too_slow_loses_its_own_messages_and_they_are_counted(make_bus: MakeBus, monkeypatch: pytest.MonkeyPatch) -> None:
     from aegis_bus import metrics
 
-    monkeypatch.setattr("aegis_bus.connection.QUEUE", 10)
+    monkeypatch.setattr("aegis_bus.subscription.QUEUE", 10)
     bus = await make_bus(name="slowtest")
     begun, release, seen = asyncio.Event(), asyncio.Event(), []
 
@@ -326,3 +326,16 @@ async def test_a_dropped_bus_leaves_no_tasks(nats_server: NatsServer) -> None:
     await create_streams(bus, {"EVENTS"})
     await bus.close()
     await until(lambda: asyncio.all_tasks() <= before, what="tasks left")
+
+
+async def test_tls_with_the_sites_own_ca_and_not_without(tmp_path: Path) -> None:
+    from aegis_credentials.setup import create_site
+
+    site = create_site(tmp_path / "site")
+    tls = f'tls {{ cert_file: "{site.server_pem}", key_file: "{site.server_key}" }}'
+    with NatsServer(tmp_path / "nats", extra=tls) as server:
+        url = server.url.replace("nats://", "tls://")
+        async with await Bus.connect(Identity.new(), [url], tls_ca=str(site.ca_pem)) as bus:
+            assert bus.connected
+        with pytest.raises(errors.Unreachable, match="certificate verify failed"):
+            await Bus.connect(Identity.new(), [url], timeout=4)

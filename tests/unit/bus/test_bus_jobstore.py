@@ -273,6 +273,10 @@ async def test_the_last_commit_carries_an_end_on_every_subject_and_keeps_no_hist
         item = await bus.get("CTL", subject)
         assert item is not None and item.headers["Nats-TTL"] == "604800s"
     assert (await store.load("j")) == done
+    taken = await store.take_over(done, "m2")  # an ended job may change hands, and ends all the same
+    assert (await bus.js_api("STREAM.INFO.CTL", {"subjects_filter": "aegis.job.j.>"}))["state"]["subjects"] == subjects
+    item = await bus.get("CTL", "aegis.job.j.state")
+    assert item is not None and item.headers["Nats-TTL"] == "604800s" and item.seq == taken.seq
 
 
 # --- three masters, no lease at all ------------------------------------------------------------------------------------------
@@ -337,3 +341,44 @@ async def test_three_masters_that_take_over_at_random_apply_every_report_once_an
     assert final is not None and final.state.head.step == total
     assert max(pod.ts for pod in final.state.pods()) == total - 1
     assert stats["takeovers"] >= 5 and stats["refused"] >= 5, stats  # the fight did take place
+
+
+async def test_the_fullest_shard_still_fits_a_message(store: JobStore) -> None:
+    """256 pods with the longest ids, addresses and reasons that are allowed."""
+    loaded = await store.create(new_job(256))
+    longest = Pod(
+        ip="fd00:1234:5678:9abc:def0:1234:5678:9abc",
+        node="n" * 40,
+        innerPhase=Phase.TROUBLESHOOTING,
+        finished=True,
+        retries=10_000,
+        reason="e" * 64,
+        ts=10**13,
+        attempt=10_000,
+        boot="b" * 32,
+        uid="u" * 36,
+        stopped=10_000,
+        acked=10**6,
+        suspect=True,
+        toQuit=True,
+        mark="hang",
+        uncounted=3,
+        exitCode=255,
+        gone=True,
+        errored=True,
+    )
+    state = JobState(loaded.state.head, ((longest,) * 256,), loaded.state.spec)
+    loaded = await store.commit(loaded, state)
+    assert (await store.load("j")) == loaded
+
+
+async def test_an_unknown_commit_that_cannot_be_asked_about_stays_unknown(bus: Bus, store: JobStore) -> None:
+    """Never "nothing was sent" for something that may have been stored."""
+    loaded = await store.create(new_job())
+
+    class Deaf(Lossy):
+        async def get(self, *args: Any, **options: Any) -> Stored | None:
+            raise errors.Unreachable("E101 away")
+
+    with pytest.raises(errors.UnknownResult, match="the leader could not be asked: E101 away"):
+        await JobStore(Deaf(bus, stored=True)).commit(loaded, loaded.state.with_head(cursor=1))  # type: ignore[arg-type]

@@ -169,3 +169,20 @@ async def test_it_needs_exactly_the_rights_of_a_reader(tmp_path_factory: pytest.
             async with OrderedReader(bus, "CTL", ["aegis.>"]) as reader:
                 with pytest.raises(ordered.errors.NotAllowed, match=r"^E103 .* may not publish to \$JS\.API\.CONSUMER\.CREATE\.CTL"):
                     await take(reader, 1)
+
+
+async def test_a_reader_given_up_in_the_middle_of_a_step_still_tells_of_the_gap(bus: Bus) -> None:
+    """A cancelled read (a deadline, a group commit) at any point loses nothing: neither a message nor the gap before it."""
+    for n in range(1, 9):
+        await report(bus, n)
+    await bus.js_api("STREAM.PURGE.REPORTS", {"seq": 5})
+    for given_up_after in range(1, 12):
+        async with OrderedReader(bus, "REPORTS", ["aegis.job.x.>"], start=2) as reader:
+            first = asyncio.ensure_future(anext(reader))
+            for _ in range(given_up_after):
+                await asyncio.sleep(0)
+            first.cancel()
+            done = await asyncio.gather(first, return_exceptions=True)
+            got = [item for item in done if isinstance(item, Stored | Gap)]
+            got += await take(reader, 5 - len(got))
+            assert [item if isinstance(item, Gap) else item.seq for item in got] == [Gap(5, 2), 5, 6, 7, 8]

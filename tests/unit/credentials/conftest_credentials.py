@@ -65,10 +65,19 @@ class Running:
 @asynccontextmanager
 async def running(secured: Secured, **options: Any) -> AsyncIterator[Running]:
     """`lifetime`, `interval`, `grace` in seconds; `host` to listen on."""
-    bus = await secured.bus("credentials")
-    sys_bus = await Bus.connect(Identity.from_creds(secured.site.system_user()), [secured.url], name="credentials-sys")
+    levels: list[Level] = []
+
+    def reconnected() -> None:
+        for level in levels:
+            level.everything()
+
+    bus, sys_bus = [
+        await Bus.connect(Identity.from_creds(creds), [secured.url], name=f"credentials-{name}", on_connected=reconnected)
+        for name, creds in (("test", secured.creds("credentials")), ("sys", secured.site.system_user()))
+    ]
     authority = Authority(secured.site, bus, Claims(sys_bus, secured.site.secret), lifetime=int(options.get("lifetime", 86400)))
     level = Level(authority, bus, interval=options.get("interval", 60.0), grace=options.get("grace", 900.0))
+    levels.append(level)
     requests = Requests(authority, bus)
     await authority.ensure_site()
     await level.start()

@@ -255,18 +255,37 @@ def test_revocations_are_kept_as_long_as_a_jwt_of_them_may_live() -> None:
 
 
 def test_a_record_stays_below_what_a_message_holds() -> None:
-    """256 places and any number of re-placements: old revocations give way to a floor that cuts off more, never less."""
+    """256 places and any number of re-placements: the oldest revocations of a job are forgotten, and nobody who holds a place is cut off."""
     keys = [Nkey.new("user").public for _ in range(300)]
     record = CredRecord(uid="u" * 36)
     for index in range(256):
         record = bind(record, 1, keys[index], pod=f"w{index}")
     for n in range(2, 1200):
-        record = bind(record, n, f"U{n:055d}", pod="w0")
+        record = bind(record, n, f"U{n:055d}", pod="w0", now=NOW + n)
         assert len(record.revoked) <= rules.MAX_REVOKED
+        assert f"U{n - 1:055d}" in record.revoked or n == 2
     assert len(messages.encode(record)) < 65536
-    assert record.floor == NOW
-    assert rules.revocations([record])["*"] == NOW
+    assert record.floor == 0
     assert messages.decode(CredRecord, messages.encode(record)) == record
+
+
+def test_where_jwts_may_never_expire_a_floor_takes_the_place_of_old_revocations() -> None:
+    record = CredRecord()
+    for n in range(rules.MAX_REVOKED + 1):
+        record = rules.revoke(record, f"U{n:055d}", NOW + n, 0)
+    assert len(record.revoked) == rules.MAX_REVOKED // 2
+    assert rules.revocations([record])["*"] == NOW + rules.MAX_REVOKED
+
+
+def test_an_account_jwt_fits_one_message_whatever_is_revoked() -> None:
+    records = []
+    for shard in range(40):
+        record = CredRecord(uid="u")
+        for n in range(400):
+            record = rules.revoke(record, f"U{shard:05d}{n:050d}", NOW + n, DAY)
+        records.append(record)
+    token = accounts.job(secret(), "a-1", "u", 10_000, now=NOW, revocations=rules.revocations(records))
+    assert len(token) < 250_000
 
 
 def test_a_record_of_a_higher_version_is_not_read() -> None:
@@ -276,7 +295,8 @@ def test_a_record_of_a_higher_version_is_not_read() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4), st.integers(0, 6)), max_size=40))
 def test_whatever_is_asked_two_nkeys_never_hold_one_attempt(asks: list[tuple[int, int, int]]) -> None:
-    record, granted = CredRecord(), {}
+    record = CredRecord()
+    granted: dict[tuple[str, int], str] = {}
     highest: dict[str, int] = {}
     for pod_index, attempt, key in asks:
         pod, nkey = f"w{pod_index}", f"U{key}"

@@ -18,6 +18,7 @@ from aegis_proto.messages import Slot
 
 MINE = Slot("job-a", "u1", "default", "w0", 2)
 OTHER = Slot("job-b", "u2", "default", "w0", 1)
+OLDER = msgspec.structs.replace(MINE, attempt=1)
 STOPPED = msgspec.structs.replace(MINE, stop=True)
 EMPTY = Slot()
 RUNS = Record("job-a", "u1", "w0", 2, Stage.RUNNING, pid=5, start=6)
@@ -44,6 +45,10 @@ TABLE = [
     (STOPPED, None, False, Action.REFUSE),
     (STOPPED, RUNS, True, Action.STOP),
     (STOPPED, GONE, False, Action.HOLD),
+    (OLDER, RUNS, True, Action.HOLD),
+    (OLDER, RUNS, False, Action.SETTLE),
+    (OLDER, GONE, False, Action.HOLD),
+    (msgspec.structs.replace(OLDER, stop=True), RUNS, True, Action.HOLD),
     (OTHER, RUNS, True, Action.STOP),
     (OTHER, RUNS, False, Action.SETTLE),
     (OTHER, STUCK, False, Action.SETTLE),

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 from aegis_agent.daemon.crashpoints import CRASHPOINTS
-from aegis_agent.daemon.processes import boot_id, scope_of
+from aegis_agent.daemon.processes import boot_id, names_file, scope_of
 from aegis_agent.scope import processes, start_ticks
 from aegis_bus.connection import Bus, Msg
 from aegis_bus.identity import Identity
@@ -25,6 +25,7 @@ from aegis_bus.natsserver import NatsServer
 from aegis_proto import subjects
 from aegis_proto.messages import NodeSpec, NodeStatus, Slot, SlotStatus, decode, encode, raw
 from aegis_proto.state import JobSpec
+from aegis_proto.streams import stream_configs
 from harness.waiting import until
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
@@ -125,6 +126,22 @@ async def test_a_slot_runs_its_worker_and_tells_how_it_ended(nodes: Nodes, uid: 
     assert "secret-token" not in nodes.log()
 
 
+async def test_a_slot_written_by_a_slow_batch_is_seen_when_it_is_committed(nodes: Nodes, uid: str, bus: Bus) -> None:
+    """Subscribers see a message of a batch before its commit, when a read still shows the old content."""
+    nodes.start()
+    await until(lambda: "registered" in nodes.log(), 40)
+    slot, subject = slot_of(uid, ("true",)), subjects.node_slot("n1", "0")
+    nodes.uids.add(uid)
+    head = {"Nats-Batch-Id": "b1", "Nats-Batch-Sequence": "1"}
+    await bus.call(subject, encode(slot), head)
+    await asyncio.sleep(1.0)  # a batch that takes its time
+    assert (await nodes.status()).state == "empty"
+    await bus.call(subjects.place("job-a", "w0"), b"{}", {**head, "Nats-Batch-Sequence": "2", "Nats-Batch-Commit": "1"})
+    committed = time.monotonic()
+    await nodes.reaches("gone")
+    assert time.monotonic() - committed < 15, "seen by the half-minute reading only"
+
+
 async def test_the_node_registers_itself_and_beats(nodes: Nodes, bus: Bus) -> None:
     beats: list[str] = []
 
@@ -188,20 +205,25 @@ async def test_a_killed_agent_is_gone_only_when_everything_it_started_is(nodes: 
 async def test_unmarked_orphans_of_a_killed_agent_die_too(nodes: Nodes, uid: str) -> None:
     """A process that cleaned its environment and left its session is still found: it became a child of the daemon."""
     nodes.start()
-    await nodes.put(slot_of(uid, ("sh", "-c", "env -i setsid sleep 1234.5 & echo ready; wait")))
+    seconds = f"1234.{os.getpid()}{time.monotonic_ns()}"
+    await nodes.put(slot_of(uid, ("sh", "-c", f"env -i setsid sleep {seconds} & echo ready; wait")))
     runs = await nodes.reaches("running")
 
     def hidden() -> list[int]:
-        return [pid for pid in processes() if b"1234.5" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") and not scope_of(pid)]
+        return [pid for pid in processes() if names_file(pid, seconds) and not scope_of(pid)]
 
     await until(lambda: len(hidden()) == 1, 40)
-    # Its parent dies first, so that it descends from nobody marked.
-    for pid in alive(uid):
-        if pid != runs.pid:
+    try:
+        # Its parent dies first, so that it descends from nobody marked.
+        for pid in alive(uid):
+            if pid != runs.pid:
+                os.kill(pid, signal.SIGKILL)
+        os.kill(runs.pid, signal.SIGKILL)
+        await nodes.reaches("gone", clean=True)
+        assert hidden() == []
+    finally:
+        for pid in hidden():
             os.kill(pid, signal.SIGKILL)
-    os.kill(runs.pid, signal.SIGKILL)
-    await nodes.reaches("gone", clean=True)
-    assert hidden() == []
 
 
 async def test_a_killed_daemon_leaves_its_workers_and_the_next_one_adopts_them(nodes: Nodes, uid: str, tmp_path: Path) -> None:
@@ -306,6 +328,28 @@ async def test_without_a_bus_everything_goes_on_and_is_told_later(nodes: Nodes, 
     await nodes.bus.wait_connected(40)
     gone = await nodes.reaches("gone")
     assert gone.exitCode == 4
+
+
+async def test_a_store_that_is_lost_or_goes_back_stops_nobody(nodes: Nodes, uid: str, bus: Bus) -> None:
+    daemon = nodes.start()
+    await nodes.put(slot_of(uid + "b", ("true",)))
+    await nodes.reaches("gone", uid=uid + "b")
+    old = await bus.get("NODES", subjects.node_slot("n1", "0"))
+    assert old is not None
+    await nodes.put(slot_of(uid, SLEEP, 2))
+    runs = await nodes.reaches("running", uid=uid)
+    await bus.js_api("STREAM.DELETE.NODES")
+    config = next(c for c in stream_configs() if c["name"] == "NODES")
+    await bus.js_api("STREAM.CREATE.NODES", config)
+    daemon.kill()
+    daemon.wait()
+    nodes.start()
+    await until(lambda: "adopted" in nodes.log(), 40)
+    await nodes.put(slot_of(uid, SLEEP, 1))  # a record from before, written again
+    await nodes.reaches("running", pid=runs.pid)
+    assert start_ticks(runs.pid) is not None
+    await nodes.put(slot_of(uid, SLEEP, 3))
+    assert (await nodes.reaches("running", attempt=3)).pid != runs.pid
 
 
 async def test_a_plain_worker_is_told_as_plain(nodes: Nodes, uid: str) -> None:

@@ -37,7 +37,7 @@ async def test_an_agent_reads_its_jobs_state_and_hears_commits(raw: RawOf, secur
 
     agent = await raw("agent", job=A, pod="w0")
     answer = await agent.nc.request(f"$JS.API.DIRECT.GET.CTL.{subjects.job_state(A)}", b"", timeout=2)
-    assert answer.headers["Nats-Subject"] == subjects.job_state(A)
+    assert (answer.headers or {})["Nats-Subject"] == subjects.job_state(A)
     heard = await agent.listen(subjects.view_job_state(A))
     master = await secured.bus("master")
     store = JobStore(master)
@@ -47,6 +47,17 @@ async def test_an_agent_reads_its_jobs_state_and_hears_commits(raw: RawOf, secur
     await agent.settle()
     await until(lambda: heard, what="the republished head")
     await master.close()
+
+
+async def test_an_agent_never_hears_what_was_refused(raw: RawOf, secured: Secured) -> None:
+    """A core subscriber of the state itself would: publishes reach it before the stream says no. The view is fed by what was stored."""
+    agent, stale = await raw("agent", job=A, pod="w0"), await raw("master")
+    heard, seen_raw = await agent.listen(subjects.view_job_state(A)), await (await raw("admin")).listen(subjects.job_state(A))
+    refused = await stale.ask(subjects.job_state(A), b'{"stale":1}', headers={"Nats-Expected-Last-Subject-Sequence": "999999"})
+    assert refused["error"]["err_code"] == 10071
+    await until(lambda: seen_raw, what="the core message, to show that there was something to hear")
+    await agent.settle()
+    assert not [msg for msg in heard if b"stale" in msg.data]
 
 
 async def test_an_agents_heartbeat_reaches_the_master(raw: RawOf) -> None:

@@ -8,6 +8,7 @@ import secrets
 import time
 
 import pytest
+from aegis_bus.errors import Rejected, UnknownResult, Unreachable, WrongLastSequence
 from aegis_bus.jobstore import JobStore
 from aegis_proto import streams, subjects
 from harness.site import A, B, Raw, RawOf, Secured, job_state
@@ -74,6 +75,36 @@ async def test_dead_letters_of_one_job_do_not_evict_anothers(secured: Secured) -
     await master.close()
 
 
+async def test_other_jobs_commits_never_evict_a_quiet_jobs_state(secured: Secured) -> None:
+    """CTL discards new, never old: full, it refuses, and what is there stays. (Discarding old, a quiet job's state went after 221 commits.)"""
+    admin, master = await secured.bus("admin"), await secured.bus("master")
+    store = JobStore(master)
+    await store.create(job_state("quiet-666666", "uid-quiet"))
+    noisy = await store.create(job_state("noisy-666666", "uid-noisy"))
+    config = json.loads(await admin.request("$JS.API.STREAM.INFO.CTL", b""))["config"]
+    config["max_bytes"] = 2 * streams.MIB
+    assert "error" not in json.loads(await admin.request("$JS.API.STREAM.UPDATE.CTL", json.dumps(config).encode()))
+    try:
+        refused = 0
+        for n in range(200):  # new subjects: the cap per subject does not bound them
+            try:
+                await master.publish(f"aegis.job.noise-{n}.spec", b"x" * 40_000)
+            except Rejected:
+                refused += 1
+        assert refused > 0, "the stream was never full: the test shows nothing"
+        quiet = await store.load("quiet-666666")
+        assert quiet is not None
+        assert quiet.state.head.uid == "uid-quiet"
+        assert await store.load("noisy-666666") is not None
+        await store.commit(noisy, noisy.state.with_head(step=1))
+    finally:
+        await secured.streams()
+        for n in range(200):
+            await admin.request("$JS.API.STREAM.PURGE.CTL", json.dumps({"filter": f"aegis.job.noise-{n}.spec"}).encode())
+        await admin.close()
+        await master.close()
+
+
 async def test_fifty_abandoned_batches_of_a_service_time_out_and_commits_recover(secured: Secured, raw: RawOf) -> None:
     """The server holds 50 open batches a stream and drops those that stand still for 10 s; a commit that meets them is retried by its owner."""
     rogue, master = await raw("master"), await secured.bus("master")
@@ -84,7 +115,7 @@ async def test_fifty_abandoned_batches_of_a_service_time_out_and_commits_recover
         await rogue.nc.publish(f"aegis.job.rogue-{n}.state", b"{}", reply=f"_INBOX.{rogue.public}.x", headers=headers)
     await rogue.settle()
     dirty = loaded.state.with_pod(0, loaded.state.pod(0).__class__(attempt=2))
-    from aegis_bus.errors import Rejected, UnknownResult, Unreachable, WrongLastSequence
+    from aegis_bus.errors import Rejected
 
     began, refused = time.monotonic(), 0
     while True:

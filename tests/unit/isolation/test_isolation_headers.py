@@ -6,10 +6,16 @@ import time
 
 import nats.errors
 import pytest
+from aegis_bus.connection import Stored
 from aegis_bus.identity import Identity
+from aegis_bus.ordered import OrderedReader
 from aegis_credentials import jwt
 from aegis_credentials.keys import Nkey
-from aegis_proto import subjects
+from aegis_jobcontroller.facts import News
+from aegis_jobcontroller.service import Controller
+from aegis_proto import messages, subjects
+from aegis_proto.messages import Fact
+from aegis_proto.phases import FactKind
 from harness.site import A, B, RawOf, Secured
 
 AGENT_STREAMS = {
@@ -69,6 +75,33 @@ async def test_a_stolen_dedup_id_is_harmless_when_ids_cannot_be_guessed(secured:
     assert all(len(identifier.rpartition("-")[0]) >= 32 for identifier in ids)
     assert await a.subscribe(subjects.report(B, "w0", "ack")), "and nobody reads another's ids"
     for bus in buses:
+        await bus.close()
+
+
+async def test_the_id_of_a_fact_cannot_be_foretold(secured: Secured, raw: RawOf) -> None:
+    """Facts of two replicas are kept once by an id made of their content, which readers know, and a salt in `aegis.era`, which they do not."""
+    news = News(B, "w0", Fact(FactKind.GONE, secured.jobs[B], 1, "n1", None, 9, 1))
+    public = await secured.streams()
+    evil = await raw("agent", job=A, pod="w0")
+    for guess in (news.msg_id, messages.Era("").dedup_id(news.msg_id), messages.Era(public).dedup_id(news.msg_id)):
+        await evil.ask(subjects.report(A, "w0", "ack"), headers={"Nats-Msg-Id": guess})
+    buses = [await secured.bus("jobcontroller") for _ in range(2)]
+    before = await buses[0].get("CTL", subjects.ERA)
+    assert before is not None
+    assert messages.decode(messages.Era, before.data).salt not in ("", public)
+    for bus in buses:
+        await Controller(bus, "").tell(news)
+    master = await secured.bus("master")
+    found = []
+    async with OrderedReader(master, "REPORTS", [subjects.fact(B, "w0")], start=1) as reader:
+        async for item in reader:
+            if isinstance(item, Stored) and item.data == messages.encode(news.fact):
+                found.append(item.seq)
+                await master.publish(subjects.fact(B, "w0"), b"end", msg_id="auto")
+            if isinstance(item, Stored) and item.data == b"end":
+                break
+    assert len(found) == 1, "stored, and once"
+    for bus in (*buses, master):
         await bus.close()
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
+from aegis_bus.connection import Msg
 from aegis_bus.ordered import OrderedReader
 from aegis_proto import streams, subjects
 from aegis_proto.roles import SERVICES
@@ -186,3 +188,16 @@ async def test_the_sys_user_may_push_accounts_and_nothing_else(secured: Secured,
         assert await system.publish(subject), subject
     for subject in (">", "$SYS.>", "$SYS.ACCOUNT.>"):
         assert await system.subscribe(subject), subject
+
+
+async def test_an_answer_that_takes_long_still_arrives(secured: Secured, raw: RawOf) -> None:
+    """The right to answer ends some time after the request; it must outlast what a busy service needs (2 s did not)."""
+    service, reader = await secured.bus("master"), await raw("reader")
+
+    async def slowly(msg: Msg) -> None:
+        await asyncio.sleep(3.0)
+        await msg.respond(b'{"late":true}')
+
+    await service.subscribe("aegis.rpc.master.query.*", slowly)
+    assert (await reader.ask("aegis.rpc.master.query.jobs", timeout=20))["late"] is True
+    await service.close()

@@ -64,6 +64,12 @@ def test_plain_is_said_until_the_job_is_plain() -> None:
     assert kinds(make_world([job], [node], [at(job, 0, "n0")])) == [("w0", FactKind.RUNNING, 1)]
 
 
+def test_the_end_of_a_plain_worker_is_said_until_the_state_has_it() -> None:
+    for pod, expected in ((HERE, [FactKind.GONE]), ({**HERE, "exitCode": 0, "finished": True}, []), ({**HERE, "exitCode": 3}, [])):
+        job = make_job("job-a", 1, {0: pod}, **PLAIN)
+        assert [kind for _, kind, _ in kinds(make_world([job], [running(job, 0, "n0", state="gone")], [at(job, 0, "n0")]))] == expected
+
+
 def test_a_slot_that_was_taken_over_means_gone() -> None:
     job, other = make_job("job-a", 1, {0: HERE}, **RUNS), make_job("job-b", 1)
     taken = make_node("n0", 1, {"0": told(other, 0, "running")}, holdings={"0": held(other, 0)})

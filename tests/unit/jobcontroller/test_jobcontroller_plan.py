@@ -191,6 +191,30 @@ def test_a_node_for_one_namespace_does_not_name_the_jobs_of_others() -> None:
     assert other.jobs == () and other.slots[0].job == "" and other.slots[0].pod == "" and other.slots[0].pid == 0 and other.free == 0
 
 
+def test_a_worker_that_runs_without_a_record_is_recorded_where_it_is() -> None:
+    """The store was restored from a copy of before its placement: nothing is placed twice, nothing is stopped."""
+    job = make_job("job-a", 2, {})
+    node = make_node("n2", 1, {"0": told(job, 0, "running", 3)})
+    assert plan(make_world([job], [make_node("n1"), node])) == [
+        Assign("job-a", "w0", 3, "n2", "0", 0, 0),
+        Assign("job-a", "w1", 1, "n1", "0", 0, 0),
+    ]
+
+
+def test_an_older_record_of_a_worker_that_runs_is_replaced_and_not_stopped() -> None:
+    job = make_job("job-a", 1, {0: dict(attempt=2, boot="b")}, **RUNS)
+    node = make_node("n2", 1, {"0": told(job, 0, "running", 2)}, holdings={"0": held(job, 0, 1, seq=8)})
+    assert plan(make_world([job], [node], [at(job, 0, "n2", 1, seq=9)])) == [Assign("job-a", "w0", 2, "n2", "0", 9, 8)]
+
+
+def test_a_worker_of_an_ended_or_unknown_job_or_of_an_older_attempt_is_not_recorded_anew() -> None:
+    ended = make_job("job-a", 1, {}, phase=Phase.FAILED, ended_for=0.0)
+    node = make_node("n2", 1, {"0": told(ended, 0, "running", 1)})
+    assert plan(make_world([ended], [node])) == [] and plan(make_world([], [node])) == []
+    later = make_job("job-a", 1, {0: dict(attempt=2)}, **RESTARTS)
+    assert plan(make_world([later], [node])) == []
+
+
 # --- properties over random worlds ---------------------------------------------------------------------------------------------
 
 NAMES = [f"n{i}" for i in range(6)]

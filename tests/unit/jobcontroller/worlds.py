@@ -56,4 +56,4 @@ def make_world(jobs: list[Job], nodes: list[Node], places: list[tuple[tuple[str,
 RUNS = dict(phase=Phase.RUN_COMMAND, started=True)
 RESTARTS = dict(phase=Phase.RESTARTING, started=True)
 PLAIN = dict(mode=Mode.PLAIN, phase=Phase.RUN_COMMAND, started=True)
-HERE = dict(boot="b1", node="x")
+HERE = dict(boot="b1", node="x", placed=True)

@@ -56,7 +56,24 @@ RARE = [
     "stop",
 ]
 
-RUNNING = ["finish", "leaves_done", "mark", "slow", "checkpoint", "deadline", "clear", "error", "port", "restart", "lost", "suspect", "ack"]
+RUNNING = [
+    "finish",
+    "finish",
+    "leaves_done",
+    "leaves_done",
+    "leaves_done",
+    "mark",
+    "slow",
+    "checkpoint",
+    "deadline",
+    "clear",
+    "error",
+    "port",
+    "restart",
+    "lost",
+    "suspect",
+    "ack",
+]
 
 stories = st.lists(
     st.tuples(st.one_of(st.sampled_from(LIKELY), st.sampled_from(LIKELY), st.sampled_from(RARE)), st.integers(0, 3), st.integers(0, 7)),
@@ -215,7 +232,7 @@ def stored(state: JobState) -> JobState:
     return JobState(head, shards, state.spec)
 
 
-FAST = settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FAST = settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
 
 @FAST
@@ -231,7 +248,7 @@ def test_what_is_stored_is_all_there_is(shape: tuple[int, int, int], story: Stor
     assert [s.head for s in played(shape, story)] == [s.head for s in played(shape, story, store=True)]
 
 
-@settings(FAST, max_examples=200)
+@settings(FAST, max_examples=100)
 @given(shapes, stories)
 def test_the_same_event_again_counts_nothing_again(shape: tuple[int, int, int], story: Story) -> None:
     doubled = [word for op in story for word in (op, ("again", 0, 0))]
@@ -240,7 +257,7 @@ def test_the_same_event_again_counts_nothing_again(shape: tuple[int, int, int], 
             assert then.head.failures <= before.head.failures
 
 
-@settings(FAST, max_examples=200)
+@settings(FAST, max_examples=100)
 @given(shapes, stories)
 def test_every_transition_of_a_story_is_a_row_of_the_table(shape: tuple[int, int, int], story: Story) -> None:
     rows = {(edge.source, edge.target) for edge in transitions.EDGES}
@@ -248,7 +265,7 @@ def test_every_transition_of_a_story_is_a_row_of_the_table(shape: tuple[int, int
         assert {(t.phaseFrom, t.phaseTo) for t in state.head.recent} <= rows
 
 
-@settings(FAST, max_examples=200)
+@settings(FAST, max_examples=100)
 @given(shapes, stories)
 def test_budget_fails_exactly_at_one_failure_too_many(shape: tuple[int, int, int], story: Story) -> None:
     for before, then in pairwise(played(shape, story)):
@@ -259,7 +276,7 @@ def test_budget_fails_exactly_at_one_failure_too_many(shape: tuple[int, int, int
 def test_a_job_that_is_let_alone_ends() -> None:
     """Whatever happened, a world that only places pods, answers and lets deadlines pass ends every job (D2, D6, D7, D8, D9)."""
 
-    @settings(FAST, max_examples=150)
+    @settings(FAST, max_examples=80)
     @given(shapes, stories)
     def ends(shape: tuple[int, int, int], story: Story) -> None:
         state = played(shape, story)[-1]
@@ -300,8 +317,8 @@ def long_story(seed: int) -> JobState:
     dice = random.Random(seed)
     spec = JobSpec("j", workers=dice.randint(1, 4), maxRetry=dice.randint(0, 3), maxUncounted=3, retryResetAfter=dice.choice((0.0, 5.0)))
     state, now = machine.create("j-1", spec, "uid", "era", 1000), 1000
-    rare = [op for op in LIKELY + RARE if op not in ("stop", "plain", "exit", "notfound") or dice.random() < 0.2]
-    calmness = dice.choice((0.6, 0.8, 0.9))
+    rare = [op for op in LIKELY + RARE if op not in ("stop", "plain", "exit", "notfound") or dice.random() < 0.3]
+    calmness = dice.choice((0.2, 0.6, 0.8, 0.9))
     for number in range(200):
         now += 400
         next_ = calm(state, number)
@@ -327,7 +344,7 @@ def test_long_random_stories_hold_and_take_every_row_of_the_table(monkeypatch: p
         return find(source, target, trigger)
 
     monkeypatch.setattr(transitions, "find", noting)
-    for seed in range(4000):
+    for seed in range(1500):
         try:
             long_story(seed)
         except AssertionError as error:

@@ -1,0 +1,112 @@
+"""The reports of a worker as messages: the envelope with its round, and what each kind says. Fills the queue of `reports`; sends nothing itself."""
+
+from __future__ import annotations
+
+import os
+
+from aegis_proto import subjects
+from aegis_proto.messages import (
+    AckData,
+    CheckResponse,
+    CheckResult,
+    ErrorData,
+    FinishData,
+    Message,
+    PendingData,
+    StoppedData,
+    raw,
+)
+from aegis_proto.phases import LostReason, MessageType, OrderPhase, ReportKind
+
+from aegis_agent.handover import WorkerTask, now_ms
+from aegis_agent.orders import Rank
+from aegis_agent.reports import Reports
+from aegis_agent.runner import Run, RunResult
+
+
+class ReportWriter:
+    """Writes for one boot of one attempt. `rank` is the order obeyed last: its round is the one that is answered, unless another is given."""
+
+    def __init__(self, task: WorkerTask, boot: str, queue: Reports) -> None:
+        self.task = task
+        self.boot = boot
+        self.queue = queue
+        self.era = ""
+        self.rank = Rank()
+
+    def pending(self, run: Run | None, address: str) -> None:
+        """ "I am here", with what runs: a new era of the store adopts a training that never stopped."""
+        data = PendingData(
+            podIP=address,
+            nodeName=self.task.node,
+            running=run is not None and run.alive,
+            incarnation=run.plan.incarnation if run is not None else -1,
+            exitCode=exit_code(run),
+            stopped=run.plan.incarnation if run is not None and run.gone is not None and run.gone.clean else -1,
+        )
+        self._put(ReportKind.PENDING, MessageType.ACK, "", data)
+
+    def ack(self, phase: OrderPhase) -> None:
+        self._put(ReportKind.ACK, MessageType.ACK, phase.value, AckData(pid=os.getpid()))
+
+    def stopped(self, run: Run | None, incarnation: int, *, clean: bool, leaving: bool) -> None:
+        data = StoppedData(incarnation=incarnation, clean=clean, leaving=leaving, exitCode=exit_code(run))
+        self._put(ReportKind.STOPPED, MessageType.ACK, OrderPhase.STOP.value, data)
+
+    def checked(self, phase: OrderPhase, results: list[CheckResult], *, address: str, port: int, gone: bool) -> None:
+        response = CheckResponse(results=tuple(results), addr=address, port=port, treeGone=gone)
+        self._put(ReportKind.FINISH, MessageType.FINISH, phase.value, response)
+
+    def failed(self, phase: OrderPhase, error: Exception) -> None:
+        """The order could not be carried out: could not diagnose, or could not start the command."""
+        data = ErrorData(message=f"{type(error).__name__}: {error}"[:500], diedAt=now_ms())
+        self._put(ReportKind.ERROR, MessageType.ERROR, phase.value, data)
+
+    def ended(self, run: Run, result: RunResult, rank: Rank, step: int) -> ErrorData | None:
+        """How the command ended: Finish, or the Error that is returned."""
+        told = result.ending
+        if told is None and not run.preempted:
+            self._put(ReportKind.FINISH, MessageType.FINISH, OrderPhase.COMMAND.value, FinishData(exitCode=0, step=step), rank)
+            return None
+        reason = told.reason if told is not None else LostReason.PREEMPTED
+        error = ErrorData(
+            reason=reason.value,
+            exitCode=result.code,
+            signal=told.signal if told else 0,
+            rank=result.rank,
+            message=told.message if told else "stopped by a notice of preemption",
+            diedAt=result.ended_at,
+            ranFor=round(result.ran_for, 3),
+            pids=len(run.pids),
+        )
+        self._put(ReportKind.ERROR, MessageType.ERROR, OrderPhase.COMMAND.value, error, rank)
+        return error
+
+    def stood_still(self, run: Run | None, why: str, at: int) -> None:
+        """The command was stopped here because it did not advance."""
+        data = ErrorData(reason=LostReason.HUNG.value, message=why, diedAt=at, exitCode=exit_code(run))
+        self._put(ReportKind.ERROR, MessageType.ERROR, OrderPhase.COMMAND.value, data)
+
+    def _put(self, kind: ReportKind, type_: MessageType, phase: str, data: object, rank: Rank | None = None) -> None:
+        rank = rank or self.rank
+        message = Message(
+            AegisName=self.task.job,
+            AegisNamespace=self.task.namespace,
+            podName=self.task.pod,
+            type=type_,
+            phase=phase,
+            data=raw(data),
+            timeStamp=now_ms(),
+            uid=self.task.uid,
+            era=self.era,
+            attempt=self.task.attempt,
+            boot=self.boot,
+            incarnation=max(rank.incarnation, 0),
+            seqNum=max(rank.seq_num, 0),
+        )
+        self.queue.put(subjects.report(self.task.job, self.task.pod, kind.value), message)
+
+
+def exit_code(run: Run | None) -> int | None:
+    """Code of a run that has ended, as a shell shows it."""
+    return run.result.result().code if run is not None and run.result.done() else None

@@ -1,0 +1,156 @@
+"""Watching the workers of one job: heartbeats, silence, missing acknowledgements, progress. The glue between the bus and the pure `judge`.
+
+Reads core heartbeats and, for a silent worker, the platform's last word in REPORTS; writes progress. What it finds is stepped by the owner.
+"""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+import structlog
+from aegis_bus.connection import Bus, Msg
+from aegis_bus.errors import BusError
+from aegis_proto import subjects
+from aegis_proto.api import Progress
+from aegis_proto.ids import pod_index, pod_name
+from aegis_proto.messages import BadMessage, Fact, Heartbeat, decode
+from aegis_proto.phases import FactKind, LostReason, Mode, Phase
+from aegis_proto.state import Head, JobState
+
+from aegis_master import counting, metrics
+from aegis_master.clock import ServerClock
+from aegis_master.intake import Taken
+from aegis_master.judge import AskPlatform, Dead, Judge, Suspect
+from aegis_master.publish import Publisher
+from aegis_master.settings import OwnerSettings
+
+log = structlog.get_logger("aegis.master.watch")
+_heartbeat = msgspec.json.Decoder(Heartbeat)
+ACKED_ROUNDS = frozenset({Phase.BOOT_CHECKING, Phase.RUN_COMMAND, Phase.TROUBLESHOOTING})
+
+
+class Watch:
+    """Of one job, by its owner."""
+
+    def __init__(self, bus: Bus, publisher: Publisher, clock: ServerClock, settings: OwnerSettings, job: str) -> None:
+        self.bus = bus
+        self.publisher = publisher
+        self.clock = clock
+        self.settings = settings
+        self.job = job
+        self.judge = Judge(settings.judge, time.monotonic())
+        self._incarnation = -1
+        self._followed: object = None
+        self._order_at = time.monotonic()
+        self._order_seq = -1
+        self._repeats = 0
+        self._progress_at = 0.0
+        self._progress: tuple[int, int, int] = (-1, -1, -1)
+
+    # --- what is heard ---------------------------------------------------------------------------------------------------------------
+
+    async def on_heartbeat(self, msg: Msg) -> None:
+        """One heartbeat; the cheapest path of the service."""
+        try:
+            beat = _heartbeat.decode(msg.data)
+            index = int(msg.subject[msg.subject.rindex(".") + 2 :])
+        except (msgspec.MsgspecError, ValueError):
+            _BAD.inc()
+            return
+        step = beat.step if beat.incarnation == self._incarnation else -1
+        counted = self.judge.heartbeat(index, beat.attempt, beat.boot, beat.n, now=time.monotonic(), step=step)
+        (_COUNTED if counted else _OTHER).inc()
+
+    def take(self, taken: Taken) -> None:
+        """What a report or fact says about who lives."""
+        now = time.monotonic()
+        if taken.heard >= 0:
+            self.judge.heard(taken.heard, now)
+        if taken.peer_error >= 0:
+            self.judge.peer_error(taken.peer_error, now)
+        if taken.word is not None:
+            self.judge.platform(taken.word.index, taken.word.attempt, taken.word.running, now)
+
+    # --- each second -----------------------------------------------------------------------------------------------------------------
+
+    async def tick(self, state: JobState, now: float) -> list[Suspect | Dead]:
+        """Who became suspect or dead; also tells progress."""
+        head = state.head
+        self._follow(state, now)
+        if (witness := witness_of(head)) >= 0:
+            self.judge.peer_error(witness, now)
+        found: list[Suspect | Dead] = []
+        for finding in self.judge.tick(now):
+            if isinstance(finding, AskPlatform):
+                await self._ask_platform(finding.index, finding.attempt)
+            else:
+                found.append(finding)
+        await self._tell_progress(head, now)
+        return found
+
+    def _follow(self, state: JobState, now: float) -> None:
+        """Who is to be watched: who is there, while the job is managed."""
+        if state.head.incarnation != self._incarnation:
+            self._incarnation = state.head.incarnation
+            self.judge.forget_steps()
+        if state.shards is self._followed:
+            return
+        self._followed = state.shards
+        watched = state.head.mode is Mode.MANAGED and not state.head.phase.terminal
+        pods = enumerate(state.pods()) if watched else ()
+        self.judge.follow(((i, pod.attempt, pod.boot) for i, pod in pods if pod.present and not pod.gone), now)
+
+    async def _ask_platform(self, index: int, attempt: int) -> None:
+        """The platform's last word about a silent pod, said before this replica listened."""
+        now = time.monotonic()
+        try:
+            item = await self.bus.get("REPORTS", subjects.fact(self.job, pod_name(index)))
+            fact = decode(Fact, item.data) if item is not None else None
+        except (BusError, BadMessage) as error:
+            log.info("no last word of the platform", job=self.job, pod=pod_name(index), error=str(error))
+            fact = None
+        if fact is not None and fact.attempt == attempt and fact.kind in (FactKind.RUNNING, FactKind.NODE_SILENT):
+            self.judge.platform(index, attempt, fact.kind is FactKind.RUNNING, now)
+        else:
+            self.judge.platform_unknown(index, attempt, now)
+
+    def missing_acks(self, state: JobState, now: float) -> bool:
+        """True when the present order is to be published again: a round order that somebody present has not acknowledged."""
+        order = state.head.order
+        if order.seqNum != self._order_seq:
+            self._order_seq, self._order_at, self._repeats = order.seqNum, now, 0
+            return False
+        settings = self.settings
+        if state.head.phase not in ACKED_ROUNDS or state.head.mode is not Mode.MANAGED or self._repeats >= settings.ack_repeats:
+            return False
+        if now - self._order_at < settings.ack_after:
+            return False
+        if all(pod.acked >= order.seqNum or not pod.present or pod.finished for shard in state.shards for pod in shard):
+            return False
+        self._repeats += 1
+        self._order_at = now
+        return True
+
+    async def _tell_progress(self, head: Head, now: float) -> None:
+        low, high, live = self.judge.steps(now)
+        said = (head.incarnation, low, high)
+        if low < 0 or said == self._progress or now - self._progress_at < self.settings.progress:
+            return
+        before, since = self._progress, now - self._progress_at
+        rate = max(0.0, (low - before[1]) / since) if before[0] == head.incarnation and before[1] >= 0 else 0.0
+        if low > before[1]:
+            metrics.LAST_STEP.labels(self.job).set(time.time())
+        metrics.STEP.labels(self.job).set(low)
+        self._progress, self._progress_at = said, now
+        await self.publisher.progress(Progress(self.job, head.namespace, head.incarnation, low, high, round(rate, 4), self.clock.now_ms(), live))
+
+
+def witness_of(head: Head) -> int:
+    """Place of the worker whose Error began the recovery that runs now, -1 when none did: level, so that a takeover does not forget the witness."""
+    recovering = head.phase in (Phase.RESTARTING, Phase.TROUBLESHOOTING) and head.countedIncarnation == head.incarnation
+    told = head.countedEvidence in (counting.EVIDENCE_ERROR, counting.EVIDENCE_SIGNAL, counting.EVIDENCE[LostReason.COLLATERAL])
+    return pod_index(head.countedPod) if recovering and told and head.countedPod else -1
+
+
+_COUNTED, _OTHER, _BAD = (metrics.HEARTBEATS.labels(label) for label in ("yes", "no", "bad"))

@@ -1,0 +1,206 @@
+"""What must hold in every simulated world, whatever fails: the invariants of the machine at every step and every commit, and what only the whole knows.
+
+Sees each step of each master (`Watch`), each accepted write of the store, and the ground truth of what ran (`training`). `problems` is the verdict.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import msgspec
+from aegis_master import invariants
+from aegis_master.events import Event
+from aegis_proto.messages import decode
+from aegis_proto.phases import FailedReason, Mode, Phase
+from aegis_proto.state import Head, JobSpec, JobState, Pod, Transition
+
+from simulation.training import PLAIN, Child
+
+if TYPE_CHECKING:
+    from simulation.client import Client
+    from simulation.server import Message, Stream
+    from simulation.world import World
+
+_shard = msgspec.json.Decoder(tuple[Pod, ...])
+ASKED = {"restart": "restart", "suspend": "suspend"}
+"""Cause of a transition -> verb of a fact: asked once, done at most once."""
+
+
+class Watch:
+    """Stands in for the trace of one master: told of every step it takes, committed or not."""
+
+    def __init__(self, check: Check, who: str) -> None:
+        self._check = check
+        self._who = who
+
+    def __bool__(self) -> bool:
+        return True
+
+    def write(self, before: JobState, event: Event | None, after: JobState, at: int, **more: object) -> None:
+        self._check.steps += 1
+        if event is None:
+            return
+        now = max(at, after.head.ledger.since, after.head.createdAt)
+        for name in invariants.broken_step(before, event, after, now):
+            self._check.problem(f"{name} broken by a step of {self._who}: {event}")
+
+    def close(self) -> None:
+        pass
+
+
+class Check:
+    """Of one world and its one job."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.problems: list[str] = []
+        self.steps = 0
+        self.commits = 0
+        self.state: JobState | None = None
+        """As stored."""
+        self.counted: list[Transition] = []
+        self.asked: Counter[str] = Counter()
+        self.done: Counter[str] = Counter()
+        self.ordered: set[int] = set()
+        """Incarnations that the store ever ordered to run."""
+        self.harmed_at = -1.0
+        """Virtual time of the last thing that may cost budget: a child, an agent or a machine was hurt, not only masters or the server."""
+        self._saved: list[tuple[JobState | None, list[Transition], Counter[str], Counter[str]]] = []
+
+    def problem(self, text: str) -> None:
+        if len(self.problems) < 20 and text not in self.problems:
+            self.problems.append(text)
+            self.world.tell("check", f"PROBLEM {text}")
+
+    # --- the store -------------------------------------------------------------------------------------------------------------------
+
+    def backup(self) -> None:
+        self._saved.append((self.state, list(self.counted), self.asked.copy(), self.done.copy()))
+
+    def restored(self) -> None:
+        """The committed history is that of the backup again."""
+        self.state, self.counted, self.asked, self.done = self._saved.pop()
+
+    def stored(self, stream: Stream, messages: list[Message], client: Client | None) -> None:
+        if stream.name != "CTL" or not messages[0].subject.endswith(".state") or not messages[0].data:
+            return
+        head = decode(Head, messages[0].data)
+        before = self.state
+        shards = list(before.shards) if before is not None else [()] * (-(-head.workerNum // 256))
+        spec = before.spec if before is not None else self.world.spec
+        for message in messages[1:]:
+            kind = message.subject.split(".")[3]
+            if kind == "pods":
+                shards[int(message.subject.split(".")[4])] = _shard.decode(message.data)
+            elif kind == "spec":
+                spec = decode(JobSpec, message.data)
+        self.state = after = JobState(head, tuple(shards), spec)
+        self.commits += 1
+        writer = client.process.name if client is not None else "?"
+        if before is None:
+            return
+        for name in invariants.broken(after):
+            self.problem(f"{name} broken by a commit of {writer}")
+        self._owner(before.head, head, writer)
+        self._history(before, after, writer)
+
+    def _owner(self, before: Head, after: Head, writer: str) -> None:
+        """Only the owner writes; ownership changes by one term at a time, and only to oneself or to nobody."""
+        if after.owner == before.owner:
+            if after.owner.replica != writer:
+                self.problem(f"StaleOwner: {writer} wrote a head of {after.owner}")
+            return
+        taken = after.owner.replica == writer
+        given = after.owner.replica == "" and before.owner.replica == writer
+        if after.owner.term != before.owner.term + 1 or not (taken or given):
+            self.problem(f"OwnerByOne: {writer} made {before.owner} into {after.owner}")
+        if (before.phase, before.seqNum, before.failures, before.cursor) != (after.phase, after.seqNum, after.failures, after.cursor):
+            self.problem(f"TakeoverChangesNothing: {writer}")
+
+    def _history(self, before: JobState, after: JobState, writer: str) -> None:
+        old, new = before.head, after.head
+        lines = fresh(old.recent, new.recent)
+        phase = old.phase
+        for line in lines:
+            self.world.tell(writer, f"commits {line.phaseFrom}->{line.phaseTo} ({line.retries}) {line.cause} {line.podName} {line.message}")
+            if line.phaseFrom is not phase:
+                self.problem(f"OneStory: {line.phaseFrom} -> {line.phaseTo} follows {phase}")
+            phase = line.phaseTo
+            if line.counted:
+                self._count(line)
+            if line.cause in ASKED:
+                self.done[line.cause] += 1
+                if self.done[line.cause] > self.asked[ASKED[line.cause]]:
+                    self.problem(f"AskedOnce: {line.cause} done {self.done[line.cause]} times, asked {self.asked[ASKED[line.cause]]} times")
+            if line.phaseTo is Phase.RUN_COMMAND:
+                self.ordered.add(line.incarnation)
+        if phase is not new.phase:
+            self.problem(f"OneStory: the story ends in {phase}, the head is in {new.phase}")
+        counted = sum(line.counted for line in lines)
+        if new.failures - old.failures != counted:
+            self.problem(f"CountIsTold: failures {old.failures} -> {new.failures}, {counted} counted in the story")
+        if new.era == old.era:
+            if new.cursor < old.cursor:
+                self.problem(f"CursorMonotonic: {old.cursor} -> {new.cursor} by {writer}")
+            if new.seqNum < old.seqNum or (new.order != old.order and new.order.seqNum <= old.order.seqNum):
+                self.problem(f"OrdersRise: {old.order.seqNum} -> {new.order.seqNum}")
+            if new.incarnation < old.incarnation:
+                self.problem(f"IncarnationMonotonic: {old.incarnation} -> {new.incarnation}")
+        if any(a.attempt > b.attempt for a, b in zip(before.pods(), after.pods(), strict=True)):
+            self.problem("AttemptsMonotonic")
+        if old.phase.terminal and old.phase is not new.phase:
+            self.problem(f"TerminalStays: {old.phase} -> {new.phase}")
+        if new.phase.terminal and not old.phase.terminal:
+            self._end(new)
+
+    def _count(self, line: Transition) -> None:
+        self.counted.append(line)
+        same = [other for other in self.counted if other.incarnation == line.incarnation]
+        if len(same) > 1:
+            self.problem(f"CountOncePerIncarnation: incarnation {line.incarnation} counted {len(same)} times")
+        training = self.world.trainings.get(line.incarnation)
+        if line.cause != "plain" and self.harmed_at < (training.began if training is not None else 0.0):
+            self.problem(f"CountOnlyRealFailures: incarnation {line.incarnation} is counted ({line.cause} {line.podName}), and nothing of it was hurt")
+
+    def _end(self, head: Head) -> None:
+        spent = len(self.counted) == head.maxRetry + 1
+        if (head.failedReason is FailedReason.BUDGET) is not spent and head.mode is Mode.MANAGED:
+            self.problem(f"FailsExactly: {head.phase} ({head.failedReason}) with {len(self.counted)} counted of maxRetry {head.maxRetry}")
+        if head.phase is Phase.SUCCEED:
+            incarnation = PLAIN if head.mode is Mode.PLAIN else head.incarnation
+            training = self.world.trainings.get(incarnation)
+            if training is None or len(training.finished) < head.workerNum:
+                self.problem(f"SucceedIsTrue: finished {sorted(training.finished) if training else []} of {head.workerNum}")
+
+    # --- what runs -------------------------------------------------------------------------------------------------------------------
+
+    def starts(self, child: Child) -> None:
+        """A child is about to start."""
+        for other in self.world.children:
+            if other.pod == child.pod:
+                self.problem(f"OneAttemptRuns: {child.name} starts on {child.node} while {other.name} runs on {other.node}")
+            elif other.incarnation != child.incarnation:
+                self.problem(f"OneIncarnationRuns: {child.name} starts while {other.name} runs")
+        if child.incarnation != PLAIN and child.incarnation not in self.ordered:
+            self.problem(f"RunsByOrder: {child.name} starts, nobody ordered incarnation {child.incarnation}")
+
+    def ends(self, now: float) -> None:
+        """The world is over."""
+        state = self.state
+        if state is None:
+            self.problem("Ends: the job was never stored")
+        elif not state.head.phase.terminal:
+            head = state.head
+            pods = [f"{p.attempt}{'p' if p.present else ''}{'g' if p.gone else ''}{'f' if p.finished else ''}" for p in state.pods()]
+            self.problem(f"Ends: still {head.phase} at {now:.0f} s, owner {head.owner.replica}, order {head.order.phase} {head.seqNum}, pods {pods}")
+
+
+def fresh(before: tuple[Transition, ...], after: tuple[Transition, ...]) -> tuple[Transition, ...]:
+    """Lines of `after` behind the last of `before`."""
+    if not before:
+        return after
+    for i in range(len(after) - 1, -1, -1):
+        if after[i] == before[-1]:
+            return after[i + 1 :]
+    return after

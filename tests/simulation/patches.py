@@ -1,0 +1,142 @@
+"""What a simulated world replaces in the real code: clocks, randomness, the nats-py client. Nothing else is replaced by default.
+
+`installed(world clock, rng)` sets the names in every `aegis_*` module that imported one of them, and puts them back.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import aegis_bus.connection
+import aegis_bus.identity
+import aegis_bus.link
+
+from simulation import client
+from simulation.loop import PROCESS, START, Loop
+
+
+class Clock:
+    """Stands for the module `time`. Wall clocks of machines may be wrong; the monotonic one is everybody's."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+
+    def monotonic(self) -> float:
+        return self._loop.now
+
+    perf_counter = monotonic
+
+    def time(self) -> float:
+        process = PROCESS.get()
+        return START + self._loop.now + (process.skew if process is not None else 0.0)
+
+    def time_ns(self) -> int:
+        return int(self.time() * 1e9)
+
+
+class Secrets:
+    """Stands for the module `secrets`."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+
+    def token_hex(self, nbytes: int = 32) -> str:
+        return f"{self._rng.getrandbits(8 * nbytes):0{2 * nbytes}x}"
+
+    def randbelow(self, limit: int) -> int:
+        return self._rng.randrange(limit)
+
+
+class Randomness:
+    """Stands for the module `random`."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self.uniform, self.random, self.choice, self.sample = rng.uniform, rng.random, rng.choice, rng.sample
+        self.randint, self.shuffle, self.randrange = rng.randint, rng.shuffle, rng.randrange
+
+    def Random(self, seed: object = None) -> random.Random:
+        return random.Random(self._rng.getrandbits(64) if seed is None else seed)
+
+
+class Identity:
+    """Who a simulated process is on the bus: a name, no keys."""
+
+    jwt = ""
+    tags: tuple[str, ...] = ()
+    expires = None
+
+    def __init__(self, name: str, number: int) -> None:
+        self.name = name
+        self.public = f"U{number:08X}"
+
+    def expired(self, now: float | None = None) -> bool:
+        return False
+
+    def sign(self, data: bytes) -> bytes:
+        return b""
+
+
+class OrderedSet(dict[Any, None]):
+    """A set that is walked in the order of insertion: two runs of one seed must not differ by addresses in memory."""
+
+    def add(self, item: Any) -> None:
+        self[item] = None
+
+    def discard(self, item: Any) -> None:
+        self.pop(item, None)
+
+
+class Bus(aegis_bus.connection.Bus):
+    """The real Bus; only its sets keep an order."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._subs = OrderedSet()  # type: ignore[assignment]
+        self._tasks = OrderedSet()  # type: ignore[assignment]
+        self._core = OrderedSet()  # type: ignore[assignment]
+        self._retired = OrderedSet()  # type: ignore[assignment]
+
+
+_numbers = [0]
+
+
+def new_identity(jwt: str = "") -> Identity:
+    _numbers[0] += 1
+    process = PROCESS.get()
+    return Identity(process.name if process is not None else "?", _numbers[0])
+
+
+@contextmanager
+def installed(network: client.Network, rng: random.Random) -> Iterator[None]:
+    """The world of `network` is the one that runs. Not to be nested."""
+    assert client.NETWORK is None
+    _numbers[0] = 0
+    stand_ins = {time: Clock(network.loop), secrets: Secrets(rng), random: Randomness(rng)}
+    saved: list[tuple[Any, str, Any]] = []
+
+    def put(owner: Any, name: str, value: Any) -> None:
+        saved.append((owner, name, owner.__dict__[name]))
+        setattr(owner, name, value)
+
+    for module_name, module in list(sys.modules.items()):
+        if module_name.startswith("aegis_"):
+            for real, stand_in in stand_ins.items():
+                if module.__dict__.get(real.__name__) is real:
+                    put(module, real.__name__, stand_in)
+    put(aegis_bus.link, "Client", client.Client)
+    put(aegis_bus.connection, "Bus", Bus)
+    put(aegis_bus.identity.Identity, "new", staticmethod(new_identity))
+    client.NETWORK = network
+    try:
+        yield
+    finally:
+        client.NETWORK = None
+        for owner, name, value in reversed(saved):
+            setattr(owner, name, value)

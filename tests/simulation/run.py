@@ -1,0 +1,116 @@
+"""Play many seeds, or replay one: `python -m simulation.run --seed 7 -v`, `python -m simulation.run --seeds 20000 --processes 2`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+
+from simulation import world
+
+CHUNK = 50
+
+
+@dataclass
+class Summary:
+    """What many seeds were."""
+
+    seeds: int = 0
+    bad: list[tuple[int, str]] = field(default_factory=list)
+    ends: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    virtual: float = 0.0
+    steps: int = 0
+    commits: int = 0
+    counted: int = 0
+
+    def add(self, result: world.Result) -> None:
+        self.seeds += 1
+        self.ends[f"{result.phase}({result.reason})" if result.reason else result.phase] += 1
+        self.faults.update(name for at, name in result.faults if at < result.virtual)
+        self.virtual += result.virtual
+        self.steps += result.steps
+        self.commits += result.commits
+        self.counted += result.counted
+        self.bad += [(result.seed, problem) for problem in result.problems[:1]]
+
+    def merge(self, other: Summary) -> None:
+        self.seeds += other.seeds
+        self.bad += other.bad
+        self.ends += other.ends
+        self.faults += other.faults
+        self.virtual += other.virtual
+        self.steps += other.steps
+        self.commits += other.commits
+        self.counted += other.counted
+
+
+def play(seeds: Sequence[int]) -> Summary:
+    summary = Summary()
+    for seed in seeds:
+        summary.add(world.run(seed))
+    return summary
+
+
+def chunks(first: int, number: int) -> Iterator[range]:
+    for start in range(first, first + number, CHUNK):
+        yield range(start, min(start + CHUNK, first + number))
+
+
+def replay_line(seed: int) -> str:
+    return f"replay: python -m simulation.run --seed {seed} -v    (in tests/; or pytest tests/simulation --seed {seed})"
+
+
+def tell(result: world.Result) -> str:
+    """A failing seed for people: its story, what is wrong, how to see it again."""
+    faults = "\n".join(f"  {at:7.2f}  {name}" for at, name in result.faults)
+    wrong = "\n".join(f"  {problem}" for problem in result.problems)
+    story = "\n".join(result.story)
+    return f"seed {result.seed}\n{story}\n\nfaults drawn:\n{faults}\nwrong:\n{wrong}\n{replay_line(result.seed)}"
+
+
+def show(summary: Summary, took: float, processes: int) -> None:
+    print(f"{summary.seeds} seeds in {took:.1f} s with {processes} processes: {1000 * took * processes / max(1, summary.seeds):.1f} ms a seed and process")
+    print(f"  {summary.virtual / 3600:.1f} virtual hours, {summary.steps} steps, {summary.commits} commits, {summary.counted} counted failures")
+    print("  ends: " + ", ".join(f"{name} {n}" for name, n in summary.ends.most_common()))
+    print("  faults: " + ", ".join(f"{name} {n}" for name, n in summary.faults.most_common()))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m simulation.run", description=__doc__)
+    parser.add_argument("--seed", type=int, help="replay this one and print its story")
+    parser.add_argument("-v", "--verbose", action="store_true", help="with --seed: print the story also when all is well, with the logs of every process")
+    parser.add_argument("--seeds", type=int, default=20_000, help="how many")
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--stop-at", type=int, default=10, help="stop after so many failing seeds")
+    options = parser.parse_args(argv)
+    if options.seed is not None:
+        result = world.run(options.seed, story=True)
+        print(tell(result) if options.verbose or not result.ok else "\n".join(line for line in result.story if "[" not in line[:40]))
+        print(f"{result.phase} {result.reason} after {result.virtual:.1f} virtual seconds, {result.steps} steps, {result.commits} commits")
+        return 0 if result.ok else 1
+    summary, began = Summary(), time.monotonic()
+    with ProcessPoolExecutor(options.processes) as pool:
+        waiting = {pool.submit(play, seeds) for seeds in chunks(options.first, options.seeds)}
+        for done in as_completed(waiting):
+            summary.merge(done.result())
+            if len(summary.bad) >= options.stop_at:
+                for other in waiting:
+                    other.cancel()
+                break
+    show(summary, time.monotonic() - began, options.processes)
+    for seed, problem in sorted(summary.bad)[: options.stop_at]:
+        print(f"FAILED seed {seed}: {problem}\n  {replay_line(seed)}")
+    if summary.bad:
+        print(tell(world.run(min(summary.bad)[0], story=True)))
+    return 1 if summary.bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

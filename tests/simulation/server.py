@@ -1,0 +1,592 @@
+"""A nats-server with JetStream as far as Aegis uses one: the double that stands in for the real server in a simulated world.
+
+Owns streams, subscriptions and consumers, all in memory; a "restart" keeps what the real one keeps on disk (streams, deduplication) and loses the
+rest. The same contract tests run against this and against a real nats-server (`test_bus_contract`). What a client sees is in `client`.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from simulation.loop import START, Handle, Loop
+
+if TYPE_CHECKING:
+    from simulation.client import Client
+
+Headers = dict[str, str]
+OPEN_BATCHES = 50
+BATCH_TIMEOUT = 10.0
+DIRECT_SUBJECTS = 1024
+
+
+@dataclass(slots=True)
+class Message:
+    seq: int
+    subject: str
+    data: bytes
+    headers: Headers
+    at_ms: int
+
+
+@dataclass
+class Stream:
+    name: str
+    config: dict[str, Any]
+    messages: dict[int, Message] = field(default_factory=dict)
+    by_subject: dict[str, list[int]] = field(default_factory=dict)
+    last: int = 0
+    dedup: dict[str, tuple[int, float]] = field(default_factory=dict)
+
+    @property
+    def first(self) -> int:
+        return next(iter(self.messages), self.last + 1 if self.last else 0)
+
+    def last_of(self, subject: str) -> int:
+        seqs = self.by_subject.get(subject)
+        return seqs[-1] if seqs else 0
+
+    def drop(self, seq: int) -> None:
+        message = self.messages.pop(seq, None)
+        if message is not None:
+            seqs = self.by_subject[message.subject]
+            seqs.remove(seq)
+            if not seqs:
+                del self.by_subject[message.subject]
+
+
+@dataclass
+class Pull:
+    """A request that waits at a consumer."""
+
+    reply: str
+    left: int
+    heartbeat: float
+    active: float
+    timers: list[Handle] = field(default_factory=list)
+
+
+@dataclass
+class Consumer:
+    name: str
+    stream: str
+    patterns: list[list[str]]
+    position: int
+    """Sequence of the stream to look at next."""
+    delivered: int = 0
+    only: list[int] | None = None
+    """Sequences to deliver, when it does not simply follow the stream."""
+    pulls: list[Pull] = field(default_factory=list)
+    known: dict[str, bool] = field(default_factory=dict)
+
+    def wants(self, subject: str) -> bool:
+        known = self.known.get(subject)
+        if known is None:
+            known = self.known[subject] = any(matches(pattern, subject.split(".")) for pattern in self.patterns)
+        return known
+
+
+@dataclass
+class Batch:
+    stream: str
+    items: list[tuple[str, bytes, Headers]]
+    timer: Handle
+
+
+class Refused(Exception):
+    """An error answer of JetStream."""
+
+    def __init__(self, err_code: int, text: str, code: int = 400) -> None:
+        super().__init__(text)
+        self.body = {"error": {"code": code, "err_code": err_code, "description": text}}
+
+
+def matches(pattern: list[str], tokens: list[str]) -> bool:
+    for i, wanted in enumerate(pattern):
+        if wanted == ">":
+            return len(tokens) > i
+        if i >= len(tokens) or wanted not in ("*", tokens[i]):
+            return False
+    return len(pattern) == len(tokens)
+
+
+def stamp(ms: int) -> str:
+    """RFC 3339, as the server writes it."""
+    return f"{datetime.fromtimestamp(ms // 1000, UTC):%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}000000Z"
+
+
+def seconds(text: str) -> float:
+    """`6s`, `1m`, or nanoseconds: a TTL."""
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
+    return float(text[:-1]) * units[text[-1]] if text[-1] in units else float(text)
+
+
+class Server:
+    """`handle` takes what a client sent, when it arrives; `deliver` of a client is told what it gets."""
+
+    def __init__(self, loop: Loop, rng: random.Random) -> None:
+        self.loop = loop
+        self.rng = rng
+        self.down = False
+        self.streams: dict[str, Stream] = {}
+        self.consumers: dict[tuple[str, str], Consumer] = {}
+        self.clients: list[Client] = []
+        self.on_stored: Callable[[Stream, list[Message], Client | None], None] = lambda stream, messages, client: None
+        """Told of every accepted write (the messages of one batch together), before anybody is answered."""
+        self.lose_delivery: Callable[[Client, str], bool] = lambda client, subject: False
+        """Says whether a message on its way to a subscriber is lost (a slow consumer, a full buffer)."""
+        self.dedup = True
+        self._batches: dict[str, Batch] = {}
+        self._routes: dict[str, list[tuple[Client, int, str]]] = {}
+        self._stream_of: dict[str, Stream | None] = {}
+        self._context = loop.context_of(None)
+
+    @property
+    def now_ms(self) -> int:
+        return int((START + self.loop.now) * 1000)
+
+    # --- life --------------------------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Every connection ends; what is only in memory is lost."""
+        self.down = True
+        for client in list(self.clients):
+            client.end("server stopped")
+        for consumer in self.consumers.values():
+            self._forget_pulls(consumer)
+        self.consumers.clear()
+        for batch in self._batches.values():
+            batch.timer.cancel()
+        self._batches.clear()
+
+    def start(self) -> None:
+        self.down = False
+
+    def backup(self) -> dict[str, Stream]:
+        """A copy of what is on disk now."""
+        return copy.deepcopy(self.streams)
+
+    def restore(self, backup: dict[str, Stream]) -> None:
+        """What is on disk is that copy from now on; its ids of messages are long forgotten. Only while down."""
+        assert self.down
+        self.streams = copy.deepcopy(backup)
+        self._stream_of.clear()
+        for stream in self.streams.values():
+            stream.dedup.clear()
+            for message in list(stream.messages.values()):
+                if "Nats-TTL" in message.headers:
+                    self._expire_in(stream, message, seconds(message.headers["Nats-TTL"]))
+
+    # --- who listens ---------------------------------------------------------------------------------------------------------------
+
+    def subscribed(self) -> None:
+        self._routes.clear()
+
+    def _route(self, subject: str) -> list[tuple[Client, int, str]]:
+        found = self._routes.get(subject)
+        if found is None:
+            tokens = subject.split(".")
+            found = [
+                (client, sid, queue)
+                for client in self.clients
+                for sid, (pattern, queue) in client.subscriptions.items()
+                if matches(pattern, tokens)
+            ]
+            if len(self._routes) > 20_000:
+                self._routes.clear()
+            self._routes[subject] = found
+        return found
+
+    def _send(self, subject: str, data: bytes, headers: Headers | None, reply: str = "", to: str = "") -> int:
+        """To everybody who listens on `to` (default: the subject itself); how many."""
+        routes = self._route(to or subject)
+        groups: dict[str, list[tuple[Client, int, str]]] = {}
+        n = 0
+        for entry in routes:
+            client, sid, queue = entry
+            if queue:
+                groups.setdefault(queue, []).append(entry)
+                continue
+            n += 1
+            if not self.lose_delivery(client, subject):
+                client.deliver(sid, subject, data, headers, reply)
+        for members in groups.values():
+            client, sid, _ = self.rng.choice(members)
+            n += 1
+            client.deliver(sid, subject, data, headers, reply)
+        return n
+
+    # --- what clients send -----------------------------------------------------------------------------------------------------------
+
+    def handle(self, client: Client | None, subject: str, data: bytes, headers: Headers | None, reply: str) -> None:
+        """One message has arrived."""
+        if subject.startswith("$JS.API."):
+            self._api(client, subject[8:], data, reply)
+            return
+        heard = self._send(subject, data, headers, reply)
+        stream = self._holder(subject)
+        if stream is not None:
+            try:
+                answer = self._publish(stream, client, subject, data, headers or {})
+            except Refused as refused:
+                answer = json.dumps(refused.body).encode()
+            if reply and answer is not None:
+                self._send(reply, answer, None)
+        elif reply and not heard:
+            self._status(reply, "503", "No Responders")
+
+    def _status(self, reply: str, status: str, description: str = "", **headers: str) -> None:
+        told = {"Status": status, **({"Description": description} if description else {})}
+        self._send(reply, b"", told | {name.replace("_", "-"): value for name, value in headers.items()})
+
+    def _holder(self, subject: str) -> Stream | None:
+        if subject not in self._stream_of:
+            tokens = subject.split(".")
+            self._stream_of[subject] = next(
+                (s for s in self.streams.values() if any(matches(p.split("."), tokens) for p in s.config.get("subjects", ()))), None
+            )
+        return self._stream_of[subject]
+
+    def _publish(self, stream: Stream, client: Client | None, subject: str, data: bytes, headers: Headers) -> bytes | None:
+        limit = stream.config.get("max_msg_size", -1)
+        if 0 < limit < len(data):
+            raise Refused(10054, "message size exceeds maximum allowed")
+        if "Nats-Batch-Id" in headers:
+            return self._batch(stream, client, subject, data, headers)
+        ident = headers.get("Nats-Msg-Id")
+        window = stream.config.get("duplicate_window", 120_000_000_000) / 1e9
+        if ident is not None and self.dedup:
+            known = stream.dedup.get(ident)
+            if known is not None and self.loop.now - known[1] < window:
+                return json.dumps({"stream": stream.name, "seq": known[0], "duplicate": True}).encode()
+        self._check(stream, subject, headers, {})
+        message = self._append(stream, subject, data, headers)
+        if ident is not None:
+            stream.dedup[ident] = (message.seq, self.loop.now)
+        self._stored(stream, [message], client)
+        return json.dumps({"stream": stream.name, "seq": message.seq}).encode()
+
+    def _check(self, stream: Stream, subject: str, headers: Headers, staged: dict[str, int]) -> None:
+        if "Nats-TTL" in headers and not stream.config.get("allow_msg_ttl"):
+            raise Refused(10166, "per-message TTL is disabled")
+        if "Nats-Rollup" in headers and not stream.config.get("allow_rollup_hdrs"):
+            raise Refused(10111, "rollup not permitted")
+        expected = headers.get("Nats-Expected-Last-Subject-Sequence")
+        if expected is not None:
+            last = staged.get(subject, stream.last_of(subject))
+            if last != int(expected):
+                raise Refused(10071, f"wrong last sequence: {last}")
+
+    def _batch(self, stream: Stream, client: Client | None, subject: str, data: bytes, headers: Headers) -> bytes | None:
+        ident = headers["Nats-Batch-Id"]
+        if not stream.config.get("allow_atomic"):
+            raise Refused(10174, "atomic publish is disabled")
+        number = int(headers["Nats-Batch-Sequence"])
+        batch = self._batches.get(ident)
+        if batch is None:
+            if number != 1:
+                raise Refused(10176, "atomic publish batch is incomplete")
+            if sum(b.stream == stream.name for b in self._batches.values()) >= OPEN_BATCHES:
+                raise Refused(10210, "atomic publish unsupported: too many open batches")
+            timer = self.loop.call_later(BATCH_TIMEOUT, self._batches.pop, ident, None, context=self._context)
+            batch = self._batches[ident] = Batch(stream.name, [], timer)
+        if number != len(batch.items) + 1:
+            self._end_batch(ident)
+            raise Refused(10176, "atomic publish batch is incomplete")
+        batch.items.append((subject, data, headers))
+        if headers.get("Nats-Batch-Commit") != "1":
+            return b""
+        self._end_batch(ident)
+        for item_subject, _, item_headers in batch.items:
+            self._check(stream, item_subject, item_headers, {})
+        messages = [self._append(stream, *item) for item in batch.items]
+        self._stored(stream, messages, client)
+        return json.dumps({"stream": stream.name, "seq": messages[-1].seq, "batch": ident, "count": len(messages)}).encode()
+
+    def _end_batch(self, ident: str) -> None:
+        self._batches.pop(ident).timer.cancel()
+
+    # --- storing -------------------------------------------------------------------------------------------------------------------
+
+    def _append(self, stream: Stream, subject: str, data: bytes, headers: Headers) -> Message:
+        stream.last += 1
+        kept = {key: value for key, value in headers.items() if not key.startswith("Nats-Batch")}
+        message = Message(stream.last, subject, data, kept, self.now_ms)
+        stream.messages[message.seq] = message
+        seqs = stream.by_subject.setdefault(subject, [])
+        seqs.append(message.seq)
+        most = stream.config.get("max_msgs_per_subject", -1)
+        if headers.get("Nats-Rollup") == "sub":
+            most = 1
+        while 0 < most < len(seqs):
+            stream.drop(seqs[0])
+        if "Nats-TTL" in headers:
+            self._expire_in(stream, message, seconds(headers["Nats-TTL"]))
+        return message
+
+    def _stored(self, stream: Stream, messages: list[Message], client: Client | None) -> None:
+        self.on_stored(stream, messages, client)
+        for message in messages:
+            self._republish(stream, message)
+        for consumer in [c for c in self.consumers.values() if c.stream == stream.name]:
+            self._serve(consumer)
+
+    def _expire_in(self, stream: Stream, message: Message, after: float) -> None:
+        self.loop.call_later(after, self._expire, stream.name, message, context=self._context)
+
+    def _expire(self, name: str, message: Message) -> None:
+        stream = self.streams.get(name)
+        if stream is None or stream.messages.get(message.seq) is not message:
+            return
+        was_last = stream.last_of(message.subject) == message.seq
+        stream.drop(message.seq)
+        marker = stream.config.get("subject_delete_marker_ttl")
+        if was_last and marker and "Nats-Marker-Reason" not in message.headers:
+            made = self._append(stream, message.subject, b"", {"Nats-Marker-Reason": "MaxAge", "Nats-TTL": f"{int(marker / 1e9)}s"})
+            self._stored(stream, [made], None)
+
+    def _republish(self, stream: Stream, message: Message) -> None:
+        rule = stream.config.get("republish")
+        if not rule:
+            return
+        source, tokens = rule["src"].split("."), message.subject.split(".")
+        if not matches(source, tokens):
+            return
+        if source[-1] == ">":
+            target = ".".join([*rule["dest"].split(".")[:-1], *tokens[len(source) - 1 :]])
+        else:
+            wild = [token for wanted, token in zip(source, tokens, strict=True) if wanted == "*"]
+            target = rule["dest"]
+            for i, token in enumerate(wild, 1):
+                target = target.replace("{{wildcard(%d)}}" % i, token)
+        if not self._route(target):
+            return
+        seqs = stream.by_subject.get(message.subject, [])
+        told = {
+            **message.headers,
+            "Nats-Stream": stream.name,
+            "Nats-Subject": message.subject,
+            "Nats-Sequence": str(message.seq),
+            "Nats-Time-Stamp": stamp(message.at_ms),
+            "Nats-Last-Sequence": str(seqs[-2] if len(seqs) > 1 else 0),
+        }
+        self._send(target, message.data, told)
+
+    # --- the API ---------------------------------------------------------------------------------------------------------------------
+
+    def _api(self, client: Client | None, verb: str, data: bytes, reply: str) -> None:
+        try:
+            answer = self._answer(client, verb, data, reply)
+        except Refused as refused:
+            answer = refused.body
+        if answer is not None and reply:
+            self._send(reply, json.dumps(answer).encode(), None)
+
+    def _find(self, name: str) -> Stream:
+        if name not in self.streams:
+            raise Refused(10059, "stream not found", 404)
+        return self.streams[name]
+
+    def _answer(self, client: Client | None, verb: str, data: bytes, reply: str) -> dict[str, Any] | None:
+        tokens = verb.split(".")
+        match tokens[:2]:
+            case ["INFO"]:
+                return {"memory": 0}
+            case ["STREAM", "CREATE"]:
+                config = json.loads(data)
+                self.streams[tokens[2]] = Stream(tokens[2], config)
+                self._stream_of.clear()
+                return {"config": config}
+            case ["STREAM", "INFO"]:
+                return self._info(self._find(tokens[2]), json.loads(data) if data else {})
+            case ["STREAM", "PURGE"]:
+                return self._purge(self._find(tokens[2]), json.loads(data) if data else {})
+            case ["STREAM", "MSG"]:
+                return self._msg_get(self._find(tokens[3]), json.loads(data))
+            case ["DIRECT", "GET"]:
+                self._direct(tokens[2], ".".join(tokens[3:]), data, reply)
+                return None
+            case ["CONSUMER", "CREATE"]:
+                return self._create_consumer(tokens[2], tokens[3], json.loads(data)["config"])
+            case ["CONSUMER", "DELETE"]:
+                consumer = self.consumers.pop((tokens[2], tokens[3]), None)
+                if consumer is None:
+                    raise Refused(10014, "consumer not found", 404)
+                for pull in consumer.pulls:
+                    self._status(pull.reply, "409", "Consumer Deleted")
+                self._forget_pulls(consumer)
+                return {"success": True}
+            case ["CONSUMER", "MSG"]:
+                self._pull(tokens[3], tokens[4], json.loads(data), reply)
+                return None
+        if reply:
+            self._status(reply, "503", "No Responders")
+        return None
+
+    def _info(self, stream: Stream, body: dict[str, Any]) -> dict[str, Any]:
+        state: dict[str, Any] = {
+            "messages": len(stream.messages),
+            "bytes": sum(len(m.data) for m in stream.messages.values()),
+            "first_seq": stream.first,
+            "last_seq": stream.last,
+        }
+        if wanted := body.get("subjects_filter"):
+            pattern = wanted.split(".")
+            state["subjects"] = {s: len(seqs) for s, seqs in stream.by_subject.items() if matches(pattern, s.split("."))}
+        return {"config": stream.config, "state": state}
+
+    def _purge(self, stream: Stream, body: dict[str, Any]) -> dict[str, Any]:
+        pattern = body.get("filter", ">").split(".")
+        below = body.get("seq", stream.last + 1)
+        gone = [seq for seq, m in stream.messages.items() if seq < below and matches(pattern, m.subject.split("."))]
+        for seq in gone:
+            stream.drop(seq)
+        return {"success": True, "purged": len(gone)}
+
+    def _msg_get(self, stream: Stream, body: dict[str, Any]) -> dict[str, Any]:
+        seq = body.get("seq") or stream.last_of(body.get("last_by_subj", ""))
+        message = stream.messages.get(seq)
+        if message is None:
+            raise Refused(10037, "no message found", 404)
+        lines = "NATS/1.0\r\n" + "".join(f"{key}: {value}\r\n" for key, value in message.headers.items()) + "\r\n"
+        body = {"subject": message.subject, "seq": message.seq, "data": base64.b64encode(message.data).decode(), "time": stamp(message.at_ms)}
+        if message.headers:
+            body["hdrs"] = base64.b64encode(lines.encode()).decode()
+        return {"message": body}
+
+    # --- Direct Get --------------------------------------------------------------------------------------------------------------------
+
+    def _direct(self, name: str, subject: str, data: bytes, reply: str) -> None:
+        stream = self.streams.get(name)
+        if stream is None or not stream.config.get("allow_direct"):
+            self._status(reply, "503", "No Responders")
+            return
+        if subject:
+            self._direct_one(stream, stream.last_of(subject), reply)
+            return
+        body = json.loads(data)
+        if "multi_last" not in body:
+            self._direct_one(stream, body.get("seq", 0), reply)
+            return
+        patterns = [text.split(".") for text in body["multi_last"]]
+        found = sorted(
+            seqs[-1] for subject, seqs in stream.by_subject.items() if any(matches(pattern, subject.split(".")) for pattern in patterns)
+        )
+        if len(found) > DIRECT_SUBJECTS:
+            self._status(reply, "413", "Too Many Results")
+        elif not found:
+            self._status(reply, "404", "No Results")
+        else:
+            for seq in found:
+                self._direct_send(stream, stream.messages[seq], reply)
+            self._status(reply, "204", "EOB", Nats_Num_Pending="0", Nats_Last_Sequence=str(found[-1]), Nats_UpTo_Sequence=str(stream.last))
+
+    def _direct_one(self, stream: Stream, seq: int, reply: str) -> None:
+        message = stream.messages.get(seq)
+        if message is None:
+            self._status(reply, "404", "Message Not Found")
+        else:
+            self._direct_send(stream, message, reply)
+
+    def _direct_send(self, stream: Stream, message: Message, reply: str) -> None:
+        told = {
+            **message.headers,
+            "Nats-Stream": stream.name,
+            "Nats-Subject": message.subject,
+            "Nats-Sequence": str(message.seq),
+            "Nats-Time-Stamp": stamp(message.at_ms),
+        }
+        self._send(reply, message.data, told)
+
+    # --- consumers ---------------------------------------------------------------------------------------------------------------------
+
+    def _create_consumer(self, stream_name: str, name: str, config: dict[str, Any]) -> dict[str, Any]:
+        stream = self._find(stream_name)
+        patterns = [text.split(".") for text in config.get("filter_subjects", [">"])]
+        consumer = Consumer(name, stream_name, patterns, max(1, config.get("opt_start_seq", 1)))
+        if config["deliver_policy"] == "last_per_subject":
+            consumer.only = sorted(seqs[-1] for subject, seqs in stream.by_subject.items() if consumer.wants(subject))
+            consumer.position = stream.last + 1
+        self.consumers[stream_name, name] = consumer
+        return {"name": name, "stream_name": stream_name, "config": config, "num_pending": self._pending(stream, consumer)}
+
+    def _pending(self, stream: Stream, consumer: Consumer) -> int:
+        ahead = 0
+        for seq in range(max(consumer.position, stream.first), stream.last + 1):
+            message = stream.messages.get(seq)
+            ahead += message is not None and consumer.wants(message.subject)
+        return ahead + len(consumer.only or ())
+
+    def _pull(self, stream: str, name: str, body: dict[str, Any], reply: str) -> None:
+        consumer = self.consumers.get((stream, name))
+        if consumer is None:
+            self._status(reply, "503", "No Responders")
+            return
+        pull = Pull(reply, body["batch"], body.get("idle_heartbeat", 0) / 1e9, self.loop.now)
+        consumer.pulls.append(pull)
+        pull.timers.append(self.loop.call_later(body.get("expires", 60e9) / 1e9, self._expire_pull, consumer, pull, context=self._context))
+        if pull.heartbeat:
+            pull.timers.append(self.loop.call_later(pull.heartbeat, self._beat, consumer, pull, context=self._context))
+        self._serve(consumer)
+
+    def _forget_pulls(self, consumer: Consumer) -> None:
+        for pull in consumer.pulls:
+            for timer in pull.timers:
+                timer.cancel()
+        consumer.pulls.clear()
+
+    def _expire_pull(self, consumer: Consumer, pull: Pull) -> None:
+        self._end_pull(consumer, pull)
+        self._status(pull.reply, "408", "Request Timeout", Nats_Pending_Messages=str(pull.left), Nats_Pending_Bytes="0")
+
+    def _end_pull(self, consumer: Consumer, pull: Pull) -> None:
+        for timer in pull.timers:
+            timer.cancel()
+        if pull in consumer.pulls:
+            consumer.pulls.remove(pull)
+
+    def _beat(self, consumer: Consumer, pull: Pull) -> None:
+        idle = self.loop.now - pull.active
+        if idle >= pull.heartbeat - 0.001:
+            pull.active = self.loop.now
+            idle = 0.0
+            self._status(pull.reply, "100", "Idle Heartbeat", Nats_Last_Consumer=str(consumer.delivered), Nats_Last_Stream=str(consumer.position - 1))
+        pull.timers[-1] = self.loop.call_later(pull.heartbeat - idle, self._beat, consumer, pull, context=self._context)
+
+    def _next(self, stream: Stream, consumer: Consumer) -> Iterator[Message]:
+        while consumer.only:
+            message = stream.messages.get(consumer.only.pop(0))
+            if message is not None:
+                yield message
+        while consumer.position <= stream.last:
+            message = stream.messages.get(consumer.position)
+            if message is None and consumer.position < stream.first:
+                consumer.position = stream.first
+                continue
+            consumer.position += 1
+            if message is not None and consumer.wants(message.subject):
+                yield message
+
+    def _serve(self, consumer: Consumer) -> None:
+        stream = self.streams[consumer.stream]
+        while consumer.pulls:
+            pull = consumer.pulls[0]
+            if not self._route(pull.reply):  # nobody waits any more
+                self._end_pull(consumer, pull)
+                continue
+            message = next(self._next(stream, consumer), None)
+            if message is None:
+                return
+            consumer.delivered += 1
+            pull.left -= 1
+            pull.active = self.loop.now
+            tail = f"1.{message.seq}.{consumer.delivered}.{message.at_ms * 1_000_000}.{self._pending(stream, consumer)}"
+            self._send(message.subject, message.data, message.headers, f"$JS.ACK.{consumer.stream}.{consumer.name}.{tail}", to=pull.reply)
+            if pull.left <= 0:
+                self._end_pull(consumer, pull)

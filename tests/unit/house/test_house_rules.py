@@ -1,0 +1,92 @@
+"""The rules of the house (CONTRIBUTING.md): who may import whom, and what a pure module may not know."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+PACKAGES = {
+    "aegis_proto": ROOT / "proto/aegis_proto",
+    "aegis_bus": ROOT / "bus/aegis_bus",
+    "aegis_parsers": ROOT / "parsers/aegis_parsers",
+    "aegis_agent": ROOT / "agent/aegis_agent",
+    "aegis_cli": ROOT / "cli/aegis_cli",
+    **{folder.name: folder for folder in ROOT.glob("services/*/aegis_*")},
+}
+SHARED = {"aegis_proto", "aegis_bus", "aegis_parsers"}
+MAY_IMPORT = {
+    "aegis_proto": set(),
+    "aegis_parsers": {"aegis_proto"},
+    "aegis_bus": {"aegis_proto"},
+    "aegis_cli": {*SHARED, "aegis_credentials"},  # `aegis setup` makes the site; everything else goes over the bus
+}
+"""Every other package: what all share, and itself."""
+PURE = {
+    "aegis_master": [
+        *("machine", "transitions", "counting", "rounds", "orders", "places", "reports", "asked", "draft", "ledger", "story", "events"),
+        *("invariants", "judge", "intake"),
+    ],
+    "aegis_jobcontroller": ["plan", "facts", "pending", "world"],
+    "aegis_agent": ["orders", "env", "nested", "mode"],
+}
+"""Decisions: no clock, no loop, no bus, no files, no randomness of their own (a random.Random may be an argument)."""
+FORBIDDEN = {"asyncio", "nats", "time", "secrets", "socket", "subprocess", "threading", "aegis_bus", "pathlib", "os", "uuid"}
+
+
+def imports(path: Path, package: str) -> Iterator[str]:
+    """Modules that a file imports, as full names; imports for types only do not count."""
+    tree = ast.parse(path.read_text())
+    typing_only = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for inner in ast.walk(ast.Module(node.body, []))
+    }
+    for node in ast.walk(tree):
+        if id(node) in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or package if node.level == 0 else package
+
+
+@pytest.mark.parametrize("package", sorted(PACKAGES))
+def test_a_package_imports_only_what_it_may(package: str) -> None:
+    allowed = MAY_IMPORT.get(package, SHARED) | {package}
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in PACKAGES[package].rglob("*.py")
+        for name in imports(path, package)
+        if name.split(".")[0].startswith("aegis_") and name.split(".")[0] not in allowed
+    ]
+    assert not wrong, wrong
+
+
+@pytest.mark.parametrize(("package", "module"), [(p, m) for p, modules in PURE.items() for m in modules])
+def test_a_pure_module_knows_no_clock_no_loop_and_no_bus(package: str, module: str) -> None:
+    path = PACKAGES[package] / f"{module}.py"
+    wrong = [name for name in imports(path, package) if name.split(".")[0] in FORBIDDEN]
+    assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
+    assert ".now(" not in path.read_text(), f"{path.relative_to(ROOT)} reads the clock"
+
+
+def test_every_package_is_installed() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    missing = [str(path.relative_to(ROOT)) for path in PACKAGES.values() if f'"{path.relative_to(ROOT)}"' not in text]
+    assert not missing, f"not in pyproject.toml: {missing}"
+
+
+def test_no_file_has_grown_past_its_noun() -> None:
+    """About 400 lines: then it holds two nouns."""
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for folder in PACKAGES.values()
+        for path in folder.rglob("*.py")
+        if "_pb" not in path.parts and (lines := len(path.read_text().splitlines())) > 440
+    }
+    assert not long, f"split by noun: {long}"
