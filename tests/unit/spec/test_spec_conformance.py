@@ -20,7 +20,11 @@ import tla  # noqa: E402
 STORED = json.loads(conform.DIGESTS.read_text())
 
 
-@pytest.mark.parametrize("name", sorted(STORED))
+QUICK = 6_200
+"""States of a graph that is walked here; the larger ones are walked by `spec/conform.py --code`."""
+
+
+@pytest.mark.parametrize("name", sorted(name for name, stored in STORED.items() if stored["states"] < QUICK))
 def test_the_code_walks_the_graph_that_the_model_checker_found(name: str) -> None:
     found = graph.summary(conform.code_graph((conform.CONFIGS / f"{name}.cfg").read_text()))
     assert {"states": found.states, "edges": found.edges, "digest": found.digest} == STORED[name]
