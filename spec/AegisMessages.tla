@@ -618,6 +618,8 @@ CountOnlyRealFailures   == countedRuns \subseteq bad
 SucceedIsTrue           == phase = "Succeed" => \A w \in Workers : <<w, orders[seq - 1].round>> \in taken /\ orders[seq - 1].ph = "RunCommand"
 RetriesBound            == recoverCount <= MaxRetry + 1 /\ \A w \in Workers : retries[w] <= MaxRetry + 1
 RecoverIsMax            == phase # "Failed" => \A w \in Workers : Min(retries[w], MaxRetry) <= recoverCount
+\* no round of checks while a place is empty: its pod would have no order to answer
+RoundsAreFull           == phase \in {"BootChecking","Troubleshooting"} => \A w \in Workers : present[w]
 \* nobody acts but in a round that names its attempt and was ordered after it started
 NobodyRunsAlone         == \A w \in Workers : (alive[w] /\ wround[w] > 0) => (orders[wseq[w]].att[w] = att[w] /\ wround[w] > born[w])
 \* ==== ACTIONS =======================================================================
