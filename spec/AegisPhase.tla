@@ -177,13 +177,13 @@ macro B2_answered(f, e, x) begin         \* an answer is in: nothing, or the end
   end with;
 end macro;
 
-process B1_Create = "create"
+fair process B1_Create = "create"
 begin
 Create: while TRUE do await phase = "Init"; phase := "Pending"; innerPhase := All("Pending"); end while;
 end process;
 
 \* ---- E1: reports --------------------------------------------------------------------
-fair process Finish \in Ids("finish")            \* of the command, by a training that makes progress
+fair+ process Finish \in Ids("finish")           \* of the command, by a training that makes progress, if only now and then
 begin
 FinishL: while TRUE do
     await Managed /\ phase = "RunCommand" /\ present[self[2]] /\ ~finished[self[2]] /\ mark[self[2]] # "hang";
@@ -2004,7 +2004,8 @@ Next == B1_Create \/ Checkpoint \/ PlacingDeadline \/ RoundDeadline
            \/ (\E self \in Ids("plainExit"): PlainExit(self))
 
 Spec == /\ Init /\ [][Next]_vars
-        /\ \A self \in Ids("finish") : WF_vars(Finish(self))
+        /\ WF_vars(B1_Create)
+        /\ \A self \in Ids("finish") : SF_vars(Finish(self))
         /\ WF_vars(PlacingDeadline)
         /\ WF_vars(RoundDeadline)
         /\ WF_vars(HangDeadline)

@@ -18,6 +18,8 @@ from pathlib import Path
 import run
 import tla
 
+_HEALTHY: set[str] = set()
+"""Configurations of liveness properties that hold without a fault."""
 TABLE = tla.HERE / "mutants" / "mutants.toml"
 
 
@@ -103,6 +105,11 @@ def verdict(mutant: Mutant, texts: dict[str, str], workers: int) -> tuple[bool, 
     config_text = narrowed(
         (tla.HERE / f"{mutant.cfg}.cfg").read_text(), mutant, mutant.expect in named["LIVENESS"], mutant.expect in named["ACTIONS"]
     )
+    if mutant.expect in named["LIVENESS"] and config_text not in _HEALTHY:
+        # A liveness property that fails without the fault would be "caught" for nothing.
+        if not tla.check(module, config_text, texts, workers=workers, timeout=120.0, small=True).passed:
+            raise tla.SpecError(f"mutant {mutant.name}: {mutant.expect} fails without the fault too")
+        _HEALTHY.add(config_text)
     result = tla.check(module, config_text, texts | {module: text}, workers=workers, timeout=120.0, small=True)
     if result.error:
         raise tla.SpecError(f"mutant {mutant.name}: does not run: {result.error}")
