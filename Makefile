@@ -23,6 +23,7 @@ lint: $(VENV)/.ready
 
 docs: $(VENV)/.ready
 	$(BIN)/python -m aegis_proto.docs docs
+	$(BIN)/python -m aegis_master.docs
 
 bench: $(VENV)/.ready
 	$(BIN)/python bench/run_all.py
@@ -36,3 +37,6 @@ $(VENV)/.ready: pyproject.toml
 
 clean:
 	rm -rf $(VENV)
+
+-include tests/simulation/sim.mk
+-include spec/spec.mk

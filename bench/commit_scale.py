@@ -61,7 +61,7 @@ def full_state(workers: int, n: int) -> JobState:
         cursor=n,
         phase=Phase.TROUBLESHOOTING,
         counts={str(phase): workers // 4 for phase in Phase},
-        errorNodes=tuple(ErrorNode(f"gpu-node-{k:05d}", "gpuLost", 1_796_000_000_000 + n, f"w{k}", "verdict-0123456789") for k in range(64)),
+        errorNodes=tuple(ErrorNode(f"gpu-node-{k:05d}", "gpuLost", 1_796_000_000_000 + n, f"w{k}") for k in range(64)),
         order=Order(
             OrderPhase.TROUBLESHOOT,
             n,

@@ -1,6 +1,6 @@
 """kill -9 of one rank -> first step of all ranks, Aegis beside torchrun, interleaved in one run on this machine.
 
-    python bench/recovery.py [--rounds 5] [--ranks 2] [--json FILE]
+    python bench/recovery.py [--rounds 20] [--ranks 2] [--json FILE]
 
 Both run the same unchanged script (`train_ddp.py`, gloo, CPU). torchrun runs with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: with its default,
 torch 2.13 meets the dead incarnation's keys again and burns restarts. Printed, as medians over the rounds (seconds):
@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -31,6 +32,10 @@ from typing import Any
 import psutil
 
 HERE = Path(__file__).resolve().parent
+CHECKS = re.compile(r"troubleshoot: \d+ checks in ([0-9.]+) s")
+"""What an agent says of a round of checks."""
+BAR = 0.3
+"""Seconds of respawn, less the checks, that Aegis may take: median."""
 LIMIT = 120.0  # seconds a phase of one run may take
 
 
@@ -43,7 +48,7 @@ def launchers(ranks: int) -> dict[str, tuple[list[str], dict[str, str]]]:
             {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
         ),
         "aegis": (
-            [sys.executable, "-m", "aegis_cli", "run", "--nproc-per-node", str(ranks), "--report", "{dir}/report.json", "--", sys.executable, script],
+            [sys.executable, "-m", "aegis_cli", "run", "--nproc-per-node", str(ranks), "--", sys.executable, script],
             {},
         ),
     }
@@ -113,10 +118,9 @@ def one_run(name: str, command: list[str], extra: dict[str, str], ranks: int) ->
             result["error"] = f"{error}: {(folder / 'launcher.log').read_text(errors='replace')[-600:]}"
         finally:
             stop(launcher, folder)
-        report = folder / "report.json"
-        if report.exists() and "total" in result:
-            checks = json.loads(report.read_text()).get("checks_s") or [0.0]
-            result["checks"] = float(checks[-1])
+        spent = CHECKS.findall((folder / "launcher.log").read_text(errors="replace"))
+        if spent and "total" in result:
+            result["checks"] = float(spent[-1])
         return result
 
 
@@ -156,7 +160,7 @@ def table(results: list[dict[str, Any]]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--only", default="")
     parser.add_argument("--json", type=Path)
@@ -169,13 +173,15 @@ def main() -> int:
                 print(json.dumps({k: round(v, 3) if isinstance(v, float) else v for k, v in results[-1].items()}), flush=True)
     print(table(results))
     good = [r for r in results if r["name"] == "aegis" and "total" in r]
+    missed = not good
     if good:
         share = statistics.median(r["respawn"] - r["checks"] for r in good)
         once = sum(r["restarts"] == 1 for r in good)
-        print(f"aegis: respawn less checks, median {share:.3f} s (bar 0.3); one kill cost one restart in {once} of {len(good)}")
+        print(f"aegis: respawn less checks, median {share:.3f} s (bar {BAR}); one kill cost one restart in {once} of {len(good)}")
+        missed = share > BAR or once < len(good)
     if args.json:
         args.json.write_text(json.dumps(results, indent=1))
-    return 0 if all("total" in r for r in results) else 1
+    return 0 if all("total" in r for r in results) and not missed else 1
 
 
 if __name__ == "__main__":

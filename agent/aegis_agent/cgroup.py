@@ -7,7 +7,11 @@ Best effort: in most containers the tree is read-only, then everything works wit
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
+
+ABANDONED = 3600.0
+"""Seconds after which an empty cgroup of ours is taken for one whose agent was killed."""
 
 
 def own_cgroup() -> Path | None:
@@ -40,6 +44,7 @@ class Cgroup:
             return None
         if parent.name.startswith("aegis-"):
             parent = parent.parent
+        remove_abandoned(parent)
         folder = parent / f"aegis-{scope}"
         try:
             folder.mkdir(exist_ok=True)
@@ -94,6 +99,16 @@ def _folders(prefix: str) -> list[Path]:
         return [entry for entry in parent.iterdir() if entry.name.startswith(f"aegis-{prefix}") and entry.is_dir()]
     except OSError:
         return []
+
+
+def remove_abandoned(parent: Path) -> None:
+    """Remove empty cgroups of ours that nobody has touched for an hour: their agents were killed. One with processes cannot be removed."""
+    try:
+        for entry in parent.iterdir():
+            if entry.name.startswith("aegis-") and time.time() - entry.stat().st_mtime > ABANDONED:
+                _remove(entry)
+    except OSError:
+        pass
 
 
 def kill_scopes(prefix: str) -> None:

@@ -20,7 +20,6 @@ import msgspec
 
 MAX_LINE = 4096
 MAX_PEERS = 256
-LONGEST_EXPECTED = 24 * 3600.0
 _PATH_LIMIT = 100  # sun_path is 108 bytes
 
 
@@ -30,7 +29,6 @@ class Request(msgspec.Struct, frozen=True):
     verb: str
     step: int = -1
     seconds: float = 0.0
-    path: str = ""
 
 
 VERBS = ("checkpoint", "progress", "expect-long", "status")

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 from aegis_agent.nested import Nested
 
-SECRET = re.compile(r"AEGIS_.*(TOKEN|SEED|CRED|SECRET|KEY|JWT|PASSWORD|TLS|TASK).*|AEGIS_BUS_.*|AEGIS_UID|NATS_(CREDS|NKEY|SEED|TOKEN|PASSWORD)")
-"""Names of the agent's own variables that the command does not get: join token, credentials' address, keys, bus settings."""
+SECRET = re.compile(r"AEGIS_.*(TOKEN|SEED|CRED|SECRET|KEY|JWT|PASSWORD|TLS|TASK).*|AEGIS_BUS_.*|AEGIS_UID")
+"""Names of the agent's own variables that the command does not get: join token, credentials' address, keys, bus settings. Only names of ours: what
+else looks like a secret is the user's."""
 
 USERS_OWN = (
     "OMP_NUM_THREADS",

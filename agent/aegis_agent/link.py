@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from aegis_proto import subjects
 from aegis_proto.messages import BadMessage, decode
-from aegis_proto.state import Head
+from aegis_proto.state import HeadView
 
 from aegis_agent import mode
 from aegis_agent.enrol import EnrolFailed, Session
@@ -48,7 +48,7 @@ class Uplink:
         reaper: Reaper,
         environ: Mapping[str, str],
         *,
-        on_head: Callable[[Head], None],
+        on_head: Callable[[HeadView], None],
         on_reach: Callable[[], None],
         on_ready: Callable[[], None],
     ) -> None:
@@ -230,7 +230,7 @@ class Uplink:
 
     def _take(self, data: bytes) -> None:
         try:
-            head = decode(Head, data)
+            head = decode(HeadView, data)
         except BadMessage as error:
             log.warning("head of %s: %s", self.task.job, error)
             return

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from aegis_proto.ids import pod_index
 from aegis_proto.phases import OrderPhase
-from aegis_proto.state import Head, Order
+from aegis_proto.state import Head, HeadView, Order
 
 
 class Verdict(StrEnum):
@@ -51,7 +51,7 @@ def named_attempt(order: Order, index: int) -> int:
     return 0
 
 
-def judge(last: Rank, head: Head, *, uid: str, pod: str, attempt: int) -> Decision:
+def judge(last: Rank, head: Head | HeadView, *, uid: str, pod: str, attempt: int) -> Decision:
     """What `head` means for (uid, pod, attempt) that obeyed `last` last. `Rank()` = it obeyed nothing yet."""
     if head.uid != uid:
         return Decision(Verdict.OTHER_JOB)

@@ -1,6 +1,7 @@
 """Reports of a worker on their way to the bus: in order, each with an id that lets the server drop a double, kept and sent again over any outage.
 
-An Error or a Finish is never dropped; of the rest at most `LIMIT` wait, the oldest go first. Owns the queue; writes the stream REPORTS.
+An Error or a Finish is never dropped; of the rest at most `LIMIT` wait, the oldest go first. An acknowledgement waits about a second for the answer
+of its own round, which says the same: a quick round costs one report. Owns the queue; writes the stream REPORTS.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 LIMIT = 64
 VITAL = frozenset({"error", "finish"})
 RETRY_FIRST, RETRY_MOST = 0.2, 10.0
+ACK_LATE = (0.7, 1.3)
+"""Seconds an acknowledgement waits for the answer of its round; well below the time after which the owner repeats an order."""
 
 Publish = Callable[[str, bytes, str], Awaitable[object]]
 
@@ -45,6 +48,7 @@ class Reports:
         self._idle.set()
         self._secret = secrets.token_hex(16)
         self._n = 0
+        self._late: tuple[asyncio.TimerHandle, Message] | None = None
         self.dropped = 0
 
     @property
@@ -52,9 +56,26 @@ class Reports:
         """Reports that the bus has not acknowledged."""
         return len(self._waiting)
 
+    def put_late(self, subject: str, message: Message) -> None:
+        """Queue the acknowledgement of a round in about a second, unless its Finish or Error is queued before. One of an older round is dropped."""
+        self._forget_late()
+        handle = asyncio.get_running_loop().call_later(random.uniform(*ACK_LATE), self._put_now, subject, message)
+        self._late = (handle, message)
+
+    def _put_now(self, subject: str, message: Message) -> None:
+        self._late = None
+        self.put(subject, message)
+
+    def _forget_late(self) -> None:
+        if self._late is not None:
+            self._late[0].cancel()
+            self._late = None
+
     def put(self, subject: str, message: Message) -> None:
         """Queue a report. One that is too large loses its longest texts, never its meaning."""
         kind = subject.rpartition(".")[2]
+        if kind in VITAL and self._late is not None and _round(self._late[1]) == _round(message):
+            self._forget_late()
         self._n += 1
         self._waiting.append(_Entry(subject, fitted(message), f"{self._secret}-{self._n}", kind in VITAL))
         # The first may be under way: dropping it would only lose its acknowledgement.
@@ -101,6 +122,10 @@ class Reports:
             return True
         except TimeoutError:
             return False
+
+
+def _round(message: Message) -> tuple[str, int, int]:
+    return message.era, message.incarnation, message.seqNum
 
 
 def fitted(message: Message) -> bytes:

@@ -18,7 +18,7 @@ from typing import Any
 from aegis_proto import subjects
 from aegis_proto.messages import Heartbeat, encode
 from aegis_proto.phases import LostReason, OrderPhase
-from aegis_proto.state import Head, Order
+from aegis_proto.state import HeadView, Order
 
 from aegis_agent import mode, ports
 from aegis_agent.checks.registry import Context, run_round
@@ -139,7 +139,7 @@ class Worker:
 
     # --- what is heard ------------------------------------------------------------------------------------------------------------
 
-    def _on_head(self, head: Head) -> None:
+    def _on_head(self, head: HeadView) -> None:
         if self.plain or self._leaving:
             return
         decision = judge(self.last, head, uid=self.task.uid, pod=self.task.pod, attempt=self.task.attempt)
@@ -228,10 +228,10 @@ class Worker:
         task = self.task
         context = Context(scope_prefix(task.uid, task.pod, task.attempt), self.spec.cwd or os.getcwd(), os.getpid(), task.node)
         scope = scope_id(task.uid, task.pod, task.attempt, "check")
+        began = time.monotonic()
         results = await run_round(self.exec.reaper, phase.value, context, self.exec.environ, scope=scope)
-        for result in results:
-            if not result.Pass:
-                self.exec.say(f"check {result.CheckType} failed: {result.Result}")
+        failed = [f"{result.CheckType} failed: {result.Result}" for result in results if not result.Pass]
+        self.exec.say(f"{phase.value}: {len(results)} checks in {time.monotonic() - began:.3f} s: {'; '.join(failed) or 'passed'}")
         port = ports.free_port(self.spec.masterPortRange) if self.exec.index == 0 else 0
         self.write.checked(phase, results, address=self._address(), port=port, gone=gone)
 

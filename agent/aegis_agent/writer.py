@@ -47,7 +47,8 @@ class ReportWriter:
         self._put(ReportKind.PENDING, MessageType.ACK, "", data)
 
     def ack(self, phase: OrderPhase) -> None:
-        self._put(ReportKind.ACK, MessageType.ACK, phase.value, AckData(pid=os.getpid()))
+        """Late, and not at all when the round is answered before."""
+        self._put(ReportKind.ACK, MessageType.ACK, phase.value, AckData(pid=os.getpid()), late=True)
 
     def stopped(self, run: Run | None, incarnation: int, *, clean: bool, leaving: bool) -> None:
         data = StoppedData(incarnation=incarnation, clean=clean, leaving=leaving, exitCode=exit_code(run))
@@ -87,7 +88,7 @@ class ReportWriter:
         data = ErrorData(reason=LostReason.HUNG.value, message=why, diedAt=at, exitCode=exit_code(run))
         self._put(ReportKind.ERROR, MessageType.ERROR, OrderPhase.COMMAND.value, data)
 
-    def _put(self, kind: ReportKind, type_: MessageType, phase: str, data: object, rank: Rank | None = None) -> None:
+    def _put(self, kind: ReportKind, type_: MessageType, phase: str, data: object, rank: Rank | None = None, *, late: bool = False) -> None:
         rank = rank or self.rank
         message = Message(
             AegisName=self.task.job,
@@ -104,7 +105,8 @@ class ReportWriter:
             incarnation=max(rank.incarnation, 0),
             seqNum=max(rank.seq_num, 0),
         )
-        self.queue.put(subjects.report(self.task.job, self.task.pod, kind.value), message)
+        put = self.queue.put_late if late else self.queue.put
+        put(subjects.report(self.task.job, self.task.pod, kind.value), message)
 
 
 def exit_code(run: Run | None) -> int | None:

@@ -19,17 +19,13 @@ from typing import Any, get_type_hints
 from aegis_bus.settings import (
     SECTIONS,
     UNTRUSTED_MAY_NOT_SET,
-    ActionsSettings,
-    AgentSettings,
     BusSettings,
     CheckpointSettings,
-    ChecksSettings,
     CredentialsSettings,
     HangSettings,
     JobSettings,
     LogsSettings,
     MasterSettings,
-    NotifySettings,
     ServiceSettings,
 )
 
@@ -53,13 +49,9 @@ class Config:
     master: MasterSettings = field(default_factory=MasterSettings)
     credentials: CredentialsSettings = field(default_factory=CredentialsSettings)
     job: JobSettings = field(default_factory=JobSettings)
-    checks: ChecksSettings = field(default_factory=ChecksSettings)
     hang: HangSettings = field(default_factory=HangSettings)
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
-    actions: ActionsSettings = field(default_factory=ActionsSettings)
-    notify: NotifySettings = field(default_factory=NotifySettings)
     logs: LogsSettings = field(default_factory=LogsSettings)
-    agent: AgentSettings = field(default_factory=AgentSettings)
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def origin(self, key: str) -> str:

@@ -108,7 +108,8 @@ class Bus(Supervisor):
     async def _on_link(self, subject: str, timeout: float, work: Callable[[Link, float], Awaitable[T]]) -> T:
         deadline = time.monotonic() + timeout
         while True:
-            await self.wait_connected(max(0.0, deadline - time.monotonic()))
+            if not self.connected:
+                await self.wait_connected(max(0.0, deadline - time.monotonic()))
             link = cast(Link, self._link)
             try:
                 return await work(link, max(0.001, deadline - time.monotonic()))

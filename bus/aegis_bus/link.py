@@ -324,6 +324,9 @@ class Link:
         if not self.alive:
             raise LinkLost(sent=True)
         await self._client._flush_pending(force_flush=True)
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():  # nats-py has swallowed it
+            raise asyncio.CancelledError
         await self._client._send_ping(pong)
         await asyncio.wait([pong], timeout=timeout)  # never cancels it
         if not pong.done():

@@ -140,6 +140,8 @@ class OrderedReader:
             self._drop()
             self._failures += 1
             return None
+        if not self._queue.empty():
+            return self._take(self._queue.get_nowait())
         try:
             async with asyncio.timeout(self._heartbeat * 2.5):
                 msg = await self._next_msg()

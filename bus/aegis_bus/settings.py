@@ -1,4 +1,4 @@
-"""Every setting of Aegis, as data: one frozen dataclass per section of `aegis.toml` (INTERFACE.md §3). How they are read: `config.py`.
+"""Every setting that has an effect, as data: one frozen dataclass per section of `aegis.toml` (INTERFACE.md §3). How they are read: `config.py`.
 
 Field `max_retry` of section `job` is `[job] maxRetry` in the file and `AEGIS_JOB_MAX_RETRY` in the environment.
 """
@@ -81,7 +81,6 @@ class CredentialsSettings:
 class JobSettings:
     max_retry: int = 3
     retry_reset_after: float = duration(0.0)
-    count_on: str = choice("all", "all", "user")
     spares: int = 0
     nproc_per_node: str = "1"
     stop_grace: float = duration(15.0)
@@ -89,14 +88,6 @@ class JobSettings:
     placing_timeout: float = duration(1800.0)
     pending_timeout: float = duration(600.0)
     round_timeout: float = duration(600.0)
-
-
-@dataclass(frozen=True)
-class ChecksSettings:
-    expected_gpus: str = "auto"
-    expected_ports: str = "auto"
-    mounts: tuple[str, ...] = ()
-    disable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -108,35 +99,11 @@ class HangSettings:
 @dataclass(frozen=True)
 class CheckpointSettings:
     dir: str = "auto"
-    layout: str = "auto"
-    wait_for_slow_node: float = duration(7200.0)
-
-
-@dataclass(frozen=True)
-class ActionsSettings:
-    mode: str = choice("observe", "observe", "advise", "act")
-    max_excluded: float = share(0.10)
-    max_excluded_floor: int = 1
-    exclude_for: float = duration(86400.0)
-
-
-@dataclass(frozen=True)
-class NotifySettings:
-    urls: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class LogsSettings:
     level: str = choice("info", "debug", "info", "warning", "error")
-    keep: float = duration(86400.0)
-
-
-@dataclass(frozen=True)
-class AgentSettings:
-    iface: str = ""
-    start_wait: float = duration(120.0)
-    heartbeat: float = duration(5.0)
-    state: str = ""
 
 
 SECTIONS: dict[str, type[Any]] = {
@@ -145,13 +112,9 @@ SECTIONS: dict[str, type[Any]] = {
     "master": MasterSettings,
     "credentials": CredentialsSettings,
     "job": JobSettings,
-    "checks": ChecksSettings,
     "hang": HangSettings,
     "checkpoint": CheckpointSettings,
-    "actions": ActionsSettings,
-    "notify": NotifySettings,
     "logs": LogsSettings,
-    "agent": AgentSettings,
 }
-UNTRUSTED_MAY_NOT_SET = ("bus", "credentials", "notify")
+UNTRUSTED_MAY_NOT_SET = ("bus", "credentials")
 """Sections that the file of the working folder may not set: a cloned folder is not trusted."""

@@ -118,7 +118,7 @@ class Follower:
     async def until(
         self, done: Callable[[models.Model], bool], on_signal: Callable[[int], object] | None = None, timeout: float | None = None
     ) -> models.Model:
-        """Follow until `done(model)`, or until detached. E109 after `timeout` seconds."""
+        """Follow until `done(model)`, or until detached. E119 after `timeout` seconds."""
         loop = asyncio.get_running_loop()
         woken = asyncio.Event()
         deadline = None if timeout is None else loop.time() + timeout

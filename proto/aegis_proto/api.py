@@ -130,6 +130,7 @@ class JobRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 class EventsRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     job: str
     afterSeq: int = 0
+    """0: the newest page; -1: from the beginning; else what came after."""
     limit: int = 200
     v: int = WIRE_VERSION
 

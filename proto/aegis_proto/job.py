@@ -155,7 +155,7 @@ def nested_restarts(command: Sequence[str]) -> tuple[str, int] | None:
 def parse(text: str | bytes, namespace: str = "") -> JobSpec:
     """A job file -> JobSpec, validated; SpecError with every problem. `namespace` fills an absent one.
 
-    Two forms: the AegisJob object (`apiVersion`, `kind`, `metadata.name`, `spec`) that `kubectl apply` takes too, or its fields flat.
+    Two forms: the AegisJob object (`apiVersion`, `kind`, `metadata.name`, `spec`) or its fields flat.
     """
     import yaml  # only who reads files needs it (every JSON document is YAML)
 
@@ -207,7 +207,7 @@ def _flatten(document: Mapping[Any, Any]) -> dict[str, Any]:
         return {str(key): value for key, value in document.items()}
     api, kind = str(document.get("apiVersion", "aegis/v1")), str(document.get("kind", "AegisJob"))
     if kind != "AegisJob" or not re.match(r"aegis[a-z0-9.-]*/v1\Z", api):
-        raise SpecError([Problem("E117", "kind", f'E117 "{kind}" of "{api}": expected kind AegisJob of aegis/v1 (aegis job convert -f FILE)')])
+        raise SpecError([Problem("E117", "kind", f'E117 "{kind}" of "{api}": expected kind AegisJob of aegis/v1')])
     metadata, spec = document.get("metadata") or {}, document.get("spec") or {}
     if not isinstance(metadata, Mapping) or not isinstance(spec, Mapping):
         raise SpecError([Problem("E117", "spec", "E117 metadata and spec are mappings of fields")])

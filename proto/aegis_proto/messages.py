@@ -53,7 +53,7 @@ class PendingData(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AckData(msgspec.Struct, frozen=True, omit_defaults=True):
-    """ACK of an order round."""
+    """ACK of an order round, about a second after the order; none when the round was answered (Finish, Error) before: the answer says the same."""
 
     pid: int = 0
 
@@ -182,7 +182,6 @@ class Slot(msgspec.Struct, frozen=True, omit_defaults=True):
     plainAddr: str = ""
     plainPort: int = 0
     stop: bool = False  # keep the record, end the process
-    keepFailed: bool = False
     v: int = WIRE_VERSION
 
 

@@ -112,12 +112,6 @@ class LostReason(StrEnum):
     PORT = "port"  # EADDRINUSE within 30 s of start: new port, not counted
 
 
-class ActionsMode(StrEnum):
-    OBSERVE = "observe"
-    ADVISE = "advise"
-    ACT = "act"
-
-
 class LedgerState(StrEnum):
     """Second-exact states of a job; every ETTR is a sum over them (DESIGN.md §1)."""
 

@@ -42,7 +42,6 @@ class ErrorNode(msgspec.Struct, frozen=True):
     reason: str
     timeStamp: int  # ms
     podName: str = ""
-    verdict: str = ""
 
 
 class Order(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -61,6 +60,8 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True):
     masterPort: int = 0
     exitCode: int = 0
     """With `quit`: the code the agents leave with."""
+    grace: float = -1.0
+    """With `quit`: seconds between SIGTERM and SIGKILL, when who asked for the stop named them; below 0 = the specification's."""
 
 
 class Transition(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -250,6 +251,15 @@ class Head(msgspec.Struct, frozen=True):
     checkpointAt: int = 0  # ms, last complete checkpoint of the present run
     gpuType: str = ""
     user: str = ""
+
+
+class HeadView(msgspec.Struct, frozen=True):
+    """What an agent reads of a head: the same message, the rest is skipped unread. Most of a head is for people and owners."""
+
+    uid: str
+    order: Order
+    era: str = ""
+    v: int = WIRE_VERSION
 
 
 class JobState(msgspec.Struct, frozen=True):

@@ -131,15 +131,19 @@ async def never_placed(on: Stage) -> Told:
     return await told(on, reply.job)
 
 
-async def stopped_by_hand(on: Stage, how: str) -> Told:
-    """The owner gets `how` (term or kill) while the job runs; later the job ends well."""
+async def stopped_by_hand(on: Stage, how: str, successor_dies_at: str = "") -> Told:
+    """The owner gets `how` (term or kill) while the job runs; later the job ends well. A second master
+    comes before that; one that dies at `successor_dies_at`, and then a third."""
     first = on.processes[0]
     reply = await submit(on.bus, JobSpec("handed", ("true",), workers=2, maxRetry=1), timeout=20)
     platform = await SimPlatform(on.bus, reply.job, reply.uid, behaviour=Behaviour(check_for=0.02)).start()
     try:
         await until_phase(on.bus, reply.job, "RunCommand", timeout=30)
-        await on.master("third")
+        second = await on.master("second", successor_dies_at)
         await (first.terminate() if how == "term" else first.kill9())
+        if successor_dies_at:
+            await until(lambda: second.ended, 30, f"the one that takes over dies at {successor_dies_at}")
+            await on.master("third")
         await platform.agents[0].fail()
         await until_phase(on.bus, reply.job, "RunCommand", incarnation=1, timeout=40)
         for agent in platform.agents.values():

@@ -63,6 +63,7 @@ class SimAgent:
         self.order = OrderPhase.WAIT
         self.running = -1  # incarnation of the child; -1 = none
         self.step = -1
+        self.checkpoint = -1
         self.beats = 0
         self.alive = False
         self.left: str = ""
@@ -251,7 +252,9 @@ class SimAgent:
         self.beats += 1
         if self.running >= 0:
             self.step += 1
-        body = Heartbeat(self.boot, self.beats, self.attempt, max(0, self.key[0]), max(0, self.key[1]), self.running >= 0, self.step)
+        body = Heartbeat(
+            self.boot, self.beats, self.attempt, max(0, self.key[0]), max(0, self.key[1]), self.running >= 0, self.step, checkpoint=self.checkpoint
+        )
         self.bus.core(subjects.heartbeat(self.job, self.pod), messages.encode(body))
 
 
@@ -273,6 +276,7 @@ class SimPlatform:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._sub: object = None
+        self._stopping = False
 
     async def start(self) -> SimPlatform:
         self._sub = await self.bus.subscribe(subjects.view_job_state(self.job), self._on_view)
@@ -280,8 +284,10 @@ class SimPlatform:
         return self
 
     async def stop(self) -> None:
+        # Not by cancelling: on Python 3.11 asyncio.wait_for inside nats-py may swallow a cancellation, and the loop would go on.
+        self._stopping = True
+        self._wake.set()
         if self._task is not None:
-            self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         if self._sub is not None:
             await self._sub.unsubscribe()  # type: ignore[attr-defined]
@@ -294,7 +300,7 @@ class SimPlatform:
         self._wake.set()
 
     async def _loop(self) -> None:
-        while True:
+        while not self._stopping:
             try:
                 await self._reconcile()
             except BusError:
@@ -350,7 +356,7 @@ class SimPlatform:
     async def fact(self, index: int, attempt: int, kind: FactKind, exit_code: int | None = None, signal: int = 0) -> None:
         fact = Fact(kind, self.uid, attempt, f"node{index}", exit_code, signal, int(time.time() * 1000))
         msg_id = f"{self.uid}-{index}-{attempt}-{kind.value}-{secrets.token_hex(4)}"
-        while True:
+        while not self._stopping:
             try:
                 await self.bus.publish(subjects.fact(self.job, pod_name(index)), messages.encode(fact), msg_id=msg_id, timeout=5.0)
                 return

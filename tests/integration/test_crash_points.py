@@ -23,7 +23,7 @@ COMMAND = [sys.executable, str(Path(__file__).parent / "support" / "command.py")
 ELSEWHERE = {
     "master.dlq-before": "needs a malformed report: shown with simulated agents",
     "master.dlq-after": "the same",
-    "master.takeover-before-cas": "a second replica: test_takeover below",
+    "master.takeover-before-cas": "needs a second replica: shown with simulated agents",
     "master.takeover-after-cas": "the same",
     "master.deadline-before-commit": "needs a deadline to pass: shown with simulated agents",
     "master.death-before-commit": "needs a judged death: shown with simulated agents",
@@ -33,7 +33,7 @@ ELSEWHERE = {
     "master.api-after-fact": "the same",
     "master.release-before-cas": "needs SIGTERM: shown with simulated agents",
     "master.release-after-cas": "the same",
-    "jobcontroller.before-release": "after the end of the job: the story is over",
+    "jobcontroller.before-release": "after the end of the job, when the story is over: shown in the tests of the job controller",
     "jobcontroller.after-release": "the same",
 }
 """Points this story does not pass, and where they are tried."""

@@ -20,7 +20,6 @@ from aegis_agent.scope import Ended
 from aegis_proto.ids import pod_index
 from aegis_proto.messages import CheckResult, HangData
 from aegis_proto.phases import LostReason, MessageType, ReportKind
-
 from simulation import patches
 from simulation.loop import START, Process
 from simulation.training import PLAIN, Child
@@ -30,6 +29,10 @@ if TYPE_CHECKING:
 
 WORLD: World | None = None
 """The world that runs now: what the stand-ins below belong to."""
+
+
+class CannotDiagnose(Exception):
+    """The checks themselves fail, by a fault that was drawn."""
 
 
 class Link(Uplink):
@@ -97,7 +100,10 @@ class Run:
         if child.alive:
             obeys = world.rng.uniform(0.01, 0.3) if world.rng.random() < 0.9 else grace + 0.1
             await asyncio.sleep(min(obeys, grace))
-            (child.terminate if obeys < grace else child.kill)()
+            if obeys < grace:
+                child.terminate()
+            else:
+                child.kill(ordered=True)
         await asyncio.sleep(0.02)
         self._ended()
         self.gone = Ended(True, 0.1)
@@ -165,7 +171,7 @@ async def run_round(reaper: Any, phase: str, context: Any, environ: Any, *, scop
     machine = world.machines[context.node]
     await asyncio.sleep(world.rng.uniform(0.1, 1.0))
     if machine.checks_raise:
-        raise RuntimeError("simulated: cannot diagnose")
+        raise CannotDiagnose
     at = int((START + world.loop.now) * 1000)
     return [CheckResult(name, False, "simulated", at) for name in machine.failing] or [CheckResult("gpu", True, "", at)]
 

@@ -1,4 +1,4 @@
-"""What must hold in every simulated world, whatever fails: the invariants of the machine at every step and every commit, and what only the whole knows.
+"""What must hold in every simulated world, whatever fails: invariants of the machine at each step and commit, and what only the whole knows.
 
 Sees each step of each master (`Watch`), each accepted write of the store, and the ground truth of what ran (`training`). `problems` is the verdict.
 """
@@ -6,15 +6,15 @@ Sees each step of each master (`Watch`), each accepted write of the store, and t
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from aegis_master import invariants
 from aegis_master.events import Event
+from aegis_master.trace import Trace
 from aegis_proto.messages import decode
 from aegis_proto.phases import FailedReason, Mode, Phase
 from aegis_proto.state import Head, JobSpec, JobState, Pod, Transition
-
 from simulation.training import PLAIN, Child
 
 if TYPE_CHECKING:
@@ -22,31 +22,37 @@ if TYPE_CHECKING:
     from simulation.server import Message, Stream
     from simulation.world import World
 
+History = tuple[JobState | None, list[Transition], Counter[str], Counter[str]]
 _shard = msgspec.json.Decoder(tuple[Pod, ...])
+LATE = 15.0
+"""Seconds by which the news of a loss may be late: it is counted for the run in which it is heard."""
 ASKED = {"restart": "restart", "suspend": "suspend"}
 """Cause of a transition -> verb of a fact: asked once, done at most once."""
 
 
-class Watch:
-    """Stands in for the trace of one master: told of every step it takes, committed or not."""
+class Watch(Trace):
+    """The trace of one master: told of every step it takes, committed or not. Its lines are kept when the world keeps a story."""
 
     def __init__(self, check: Check, who: str) -> None:
+        super().__init__()
         self._check = check
         self._who = who
+        self._lines = check.traces.setdefault(who, []) if check.world.story is not None else None
 
     def __bool__(self) -> bool:
         return True
 
-    def write(self, before: JobState, event: Event | None, after: JobState, at: int, **more: object) -> None:
+    def _line(self, **line: Any) -> None:
+        if self._lines is not None:
+            self._lines.append(line)
+
+    def write(self, before: JobState, event: Event, after: JobState, at: int) -> None:
         self._check.steps += 1
-        if event is None:
-            return
+        if self._lines is not None:
+            super().write(before, event, after, at)
         now = max(at, after.head.ledger.since, after.head.createdAt)
         for name in invariants.broken_step(before, event, after, now):
             self._check.problem(f"{name} broken by a step of {self._who}: {event}")
-
-    def close(self) -> None:
-        pass
 
 
 class Check:
@@ -55,6 +61,8 @@ class Check:
     def __init__(self, world: World) -> None:
         self.world = world
         self.problems: list[str] = []
+        self.traces: dict[str, list[dict[str, Any]]] = {}
+        """Master -> the lines of its trace; only in a world that keeps its story."""
         self.steps = 0
         self.commits = 0
         self.state: JobState | None = None
@@ -66,21 +74,25 @@ class Check:
         """Incarnations that the store ever ordered to run."""
         self.harmed_at = -1.0
         """Virtual time of the last thing that may cost budget: a child, an agent or a machine was hurt, not only masters or the server."""
-        self._saved: list[tuple[JobState | None, list[Transition], Counter[str], Counter[str]]] = []
 
     def problem(self, text: str) -> None:
         if len(self.problems) < 20 and text not in self.problems:
             self.problems.append(text)
             self.world.tell("check", f"PROBLEM {text}")
 
+    def harmed(self, seconds: float) -> None:
+        """Something that may cost budget happens, from now on for so long."""
+        self.harmed_at = max(self.harmed_at, self.world.loop.now + seconds)
+
     # --- the store -------------------------------------------------------------------------------------------------------------------
 
-    def backup(self) -> None:
-        self._saved.append((self.state, list(self.counted), self.asked.copy(), self.done.copy()))
+    def backup(self) -> History:
+        return (self.state, list(self.counted), self.asked.copy(), self.done.copy())
 
-    def restored(self) -> None:
+    def restored(self, history: History) -> None:
         """The committed history is that of the backup again."""
-        self.state, self.counted, self.asked, self.done = self._saved.pop()
+        self.state, counted, asked, done = history
+        self.counted, self.asked, self.done = list(counted), asked.copy(), done.copy()
 
     def stored(self, stream: Stream, messages: list[Message], client: Client | None) -> None:
         if stream.name != "CTL" or not messages[0].subject.endswith(".state") or not messages[0].data:
@@ -160,8 +172,8 @@ class Check:
         if len(same) > 1:
             self.problem(f"CountOncePerIncarnation: incarnation {line.incarnation} counted {len(same)} times")
         training = self.world.trainings.get(line.incarnation)
-        if line.cause != "plain" and self.harmed_at < (training.began if training is not None else 0.0):
-            self.problem(f"CountOnlyRealFailures: incarnation {line.incarnation} is counted ({line.cause} {line.podName}), and nothing of it was hurt")
+        if line.cause != "plain" and self.harmed_at < (training.began if training is not None else 0.0) - LATE:
+            self.problem(f"CountOnlyRealFailures: incarnation {line.incarnation} counted ({line.cause} {line.podName}), nothing of it was hurt")
 
     def _end(self, head: Head) -> None:
         spent = len(self.counted) == head.maxRetry + 1

@@ -139,7 +139,8 @@ class Client:
                 self.network.server.clients.remove(self)
             if self in self.network.clients:
                 self.network.clients.remove(self)
-            self.network.server.subscribed()
+            for sid in list(self.subscriptions):
+                self._unsubscribed(sid)
         if lost:
             for handle in self._under_way:
                 handle.cancel()
@@ -178,19 +179,19 @@ class Client:
     def _subscribed(self, sid: int, pattern: list[str], queue: str) -> None:
         if self.is_connected:
             self.subscriptions[sid] = (pattern, queue)
-            self.network.server.subscribed()
+            self.network.server.subscribed(self, sid, pattern, queue)
 
     async def _send_unsubscribe(self, sid: int) -> None:
         self._post(self._unsubscribed, sid)
 
     def _unsubscribed(self, sid: int) -> None:
-        self.subscriptions.pop(sid, None)
-        self.network.server.subscribed()
+        known = self.subscriptions.pop(sid, None)
+        if known is not None:
+            self.network.server.unsubscribed(self, sid, *known)
 
     def _remove_sub(self, sid: int) -> None:
         self._handlers.pop(sid, None)
-        if self.subscriptions.pop(sid, None) is not None:
-            self.network.server.subscribed()
+        self._unsubscribed(sid)
 
     async def _flush_pending(self, force_flush: bool = False) -> None:
         return None

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from aegis_proto import messages, subjects
 from aegis_proto.messages import Era, Fact
 from aegis_proto.phases import FactKind
-
 from simulation.loop import kill
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ class Faults:
     def draw(self) -> None:
         names, weights = list(WEIGHTS), list(WEIGHTS.values())
         number = self.rng.choice((1, 2, 2, 3, 3, 4, 4, 5, 6, 8))
-        at, gap = self.rng.uniform(0.0, 8.0), self.rng.choice((1.0, 3.0, 6.0))
+        at, gap = self.rng.uniform(0.0, 3.0), self.rng.choice((0.3, 1.0, 2.0, 4.0))
         for name in self.rng.choices(names, weights, k=number):
             at = min(LAST, at + self.rng.expovariate(1 / gap))
             self.drawn.append((at, name))
@@ -76,8 +75,8 @@ class Faults:
     def _tell(self, text: str) -> None:
         self.world.tell("FAULT", text)
 
-    def _harm(self) -> None:
-        self.world.check.harmed_at = self.world.loop.now
+    def _harm(self, seconds: float = 0.0) -> None:
+        self.world.check.harmed(seconds)
 
     def calm(self) -> None:
         """Everything is repaired, nothing fails any more."""
@@ -105,6 +104,7 @@ class Faults:
                 world.start_controller(controller.process.name)
         for training in world.trainings.values():
             training.go_on()
+        self._fact(FactKind.RESUME)  # a store restored to a suspended job waits for somebody to say so
 
     # --- workers and machines ----------------------------------------------------------------------------------------------------------
 
@@ -160,9 +160,13 @@ class Faults:
         machine = self.rng.choice(list(self.world.machines.values()))
         seconds = self.rng.uniform(1.0, 40.0)
         self._tell(f"{machine.name} is cut off for {seconds:.1f} s")
-        self._harm()
+        self._harm(seconds)
         machine.cut_until = self.world.loop.now + seconds
         self.world.network.cut(machine.processes(), seconds)
+        if self.rng.random() < 0.5:
+            for child in [child for child in self.world.children if child.node == machine.name]:
+                if child.training is not None:
+                    child.training.cut_off(child)
 
     def stands_still(self) -> None:
         running = [t for t in self.world.trainings.values() if t.running_since >= 0 and not t.broken]
@@ -309,8 +313,7 @@ class Faults:
         if world.check.state is None or world.server.down:
             return
         self._tell("a backup is taken")
-        backup = world.server.backup()
-        world.check.backup()
+        backup, history = world.server.backup(), world.check.backup()
 
         def restore() -> None:
             if world.server.down or world.over:
@@ -318,7 +321,7 @@ class Faults:
             self._tell("the store is restored from the backup")
             world.server.stop()
             world.server.restore(backup)
-            world.check.restored()
+            world.check.restored(history)
             self._harm()
             world.eras += 1
             world.server.start()

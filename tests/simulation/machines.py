@@ -20,7 +20,6 @@ from aegis_bus.errors import BusError
 from aegis_proto import subjects
 from aegis_proto.messages import NodeSpec, NodeStatus, Slot, SlotStatus, decode, encode
 from aegis_proto.state import JobSpec
-
 from simulation import patches
 from simulation.agents import Agent
 from simulation.loop import START, Process
@@ -94,7 +93,7 @@ class Machine:
         """Kill every child of a pod on this machine; how many."""
         found = [child for child in self.world.children if child.node == self.name and child.pod == pod]
         for child in found:
-            child.kill()
+            child.kill(ordered=True)
         return len(found)
 
 
@@ -135,7 +134,7 @@ class Daemon:
     # --- the bus -------------------------------------------------------------------------------------------------------------------
 
     async def _woken(self, msg: Msg) -> None:
-        asyncio.create_task(self._look(msg.data))
+        self._looks = asyncio.create_task(self._look(msg.data))
 
     async def _look(self, shown: bytes) -> None:
         for wait in LOOK_AGAIN:

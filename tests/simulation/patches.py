@@ -16,7 +16,6 @@ from typing import Any
 import aegis_bus.connection
 import aegis_bus.identity
 import aegis_bus.link
-
 from simulation import client
 from simulation.loop import PROCESS, START, Loop
 

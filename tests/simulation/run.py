@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import msgspec
 from simulation import world
 
 CHUNK = 50
@@ -52,8 +54,8 @@ class Summary:
 
 def play(seeds: Sequence[int]) -> Summary:
     summary = Summary()
-    for seed in seeds:
-        summary.add(world.run(seed))
+    for result in world.play(seeds):
+        summary.add(result)
     return summary
 
 
@@ -75,7 +77,8 @@ def tell(result: world.Result) -> str:
 
 
 def show(summary: Summary, took: float, processes: int) -> None:
-    print(f"{summary.seeds} seeds in {took:.1f} s with {processes} processes: {1000 * took * processes / max(1, summary.seeds):.1f} ms a seed and process")
+    each = 1000 * took * processes / max(1, summary.seeds)
+    print(f"{summary.seeds} seeds in {took:.1f} s with {processes} processes: {each:.1f} ms a seed and process")
     print(f"  {summary.virtual / 3600:.1f} virtual hours, {summary.steps} steps, {summary.commits} commits, {summary.counted} counted failures")
     print("  ends: " + ", ".join(f"{name} {n}" for name, n in summary.ends.most_common()))
     print("  faults: " + ", ".join(f"{name} {n}" for name, n in summary.faults.most_common()))
@@ -84,7 +87,8 @@ def show(summary: Summary, took: float, processes: int) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m simulation.run", description=__doc__)
     parser.add_argument("--seed", type=int, help="replay this one and print its story")
-    parser.add_argument("-v", "--verbose", action="store_true", help="with --seed: print the story also when all is well, with the logs of every process")
+    parser.add_argument("-v", "--verbose", action="store_true", help="with --seed: with the logs of every process")
+    parser.add_argument("--trace", default="", metavar="FILE", help="with --seed: write the traces of all masters there, one JSON object a line")
     parser.add_argument("--seeds", type=int, default=20_000, help="how many")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
@@ -93,6 +97,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.seed is not None:
         result = world.run(options.seed, story=True)
         print(tell(result) if options.verbose or not result.ok else "\n".join(line for line in result.story if "[" not in line[:40]))
+        if options.trace:
+            lines = [{"master": who, **line} for who, trace in result.traces.items() for line in trace]
+            Path(options.trace).write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
         print(f"{result.phase} {result.reason} after {result.virtual:.1f} virtual seconds, {result.steps} steps, {result.commits} commits")
         return 0 if result.ok else 1
     summary, began = Summary(), time.monotonic()

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import base64
 import copy
-import json
+import functools
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from simulation.loop import START, Handle, Loop
 
 if TYPE_CHECKING:
     from simulation.client import Client
 
 Headers = dict[str, str]
+json = msgspec.json.Encoder().encode
+unjson = msgspec.json.Decoder().decode
 OPEN_BATCHES = 50
 BATCH_TIMEOUT = 10.0
 DIRECT_SUBJECTS = 1024
@@ -116,9 +119,14 @@ def matches(pattern: list[str], tokens: list[str]) -> bool:
     return len(pattern) == len(tokens)
 
 
+@functools.lru_cache(maxsize=256)
+def _second(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
+
+
 def stamp(ms: int) -> str:
     """RFC 3339, as the server writes it."""
-    return f"{datetime.fromtimestamp(ms // 1000, UTC):%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}000000Z"
+    return f"{_second(ms // 1000)}.{ms % 1000:03d}000000Z"
 
 
 def seconds(text: str) -> float:
@@ -144,6 +152,8 @@ class Server:
         self.dedup = True
         self._batches: dict[str, Batch] = {}
         self._routes: dict[str, list[tuple[Client, int, str]]] = {}
+        self._inboxes: dict[str, list[tuple[Client, int, str]]] = {}
+        """`_INBOX.<key>.<token>` -> who subscribed it or something below; all other subjects are looked up in `_routes`."""
         self._stream_of: dict[str, Stream | None] = {}
         self._context = loop.context_of(None)
 
@@ -185,21 +195,28 @@ class Server:
 
     # --- who listens ---------------------------------------------------------------------------------------------------------------
 
-    def subscribed(self) -> None:
-        self._routes.clear()
+    def subscribed(self, client: Client, sid: int, pattern: list[str], queue: str) -> None:
+        if pattern[0] == "_INBOX":
+            self._inboxes.setdefault(".".join(pattern[:3]), []).append((client, sid, queue))
+        else:
+            self._routes.clear()
+
+    def unsubscribed(self, client: Client, sid: int, pattern: list[str], queue: str) -> None:
+        if pattern[0] == "_INBOX":
+            self._inboxes[".".join(pattern[:3])].remove((client, sid, queue))
+        else:
+            self._routes.clear()
 
     def _route(self, subject: str) -> list[tuple[Client, int, str]]:
+        if subject.startswith("_INBOX."):
+            inbox, _, last = subject.rpartition(".")
+            return self._inboxes.get(inbox, []) if last else []
         found = self._routes.get(subject)
         if found is None:
             tokens = subject.split(".")
             found = [
-                (client, sid, queue)
-                for client in self.clients
-                for sid, (pattern, queue) in client.subscriptions.items()
-                if matches(pattern, tokens)
+                (client, sid, queue) for client in self.clients for sid, (pattern, queue) in client.subscriptions.items() if matches(pattern, tokens)
             ]
-            if len(self._routes) > 20_000:
-                self._routes.clear()
             self._routes[subject] = found
         return found
 
@@ -235,7 +252,7 @@ class Server:
             try:
                 answer = self._publish(stream, client, subject, data, headers or {})
             except Refused as refused:
-                answer = json.dumps(refused.body).encode()
+                answer = json(refused.body)
             if reply and answer is not None:
                 self._send(reply, answer, None)
         elif reply and not heard:
@@ -264,13 +281,13 @@ class Server:
         if ident is not None and self.dedup:
             known = stream.dedup.get(ident)
             if known is not None and self.loop.now - known[1] < window:
-                return json.dumps({"stream": stream.name, "seq": known[0], "duplicate": True}).encode()
+                return json({"stream": stream.name, "seq": known[0], "duplicate": True})
         self._check(stream, subject, headers, {})
         message = self._append(stream, subject, data, headers)
         if ident is not None:
             stream.dedup[ident] = (message.seq, self.loop.now)
         self._stored(stream, [message], client)
-        return json.dumps({"stream": stream.name, "seq": message.seq}).encode()
+        return json({"stream": stream.name, "seq": message.seq})
 
     def _check(self, stream: Stream, subject: str, headers: Headers, staged: dict[str, int]) -> None:
         if "Nats-TTL" in headers and not stream.config.get("allow_msg_ttl"):
@@ -307,7 +324,7 @@ class Server:
             self._check(stream, item_subject, item_headers, {})
         messages = [self._append(stream, *item) for item in batch.items]
         self._stored(stream, messages, client)
-        return json.dumps({"stream": stream.name, "seq": messages[-1].seq, "batch": ident, "count": len(messages)}).encode()
+        return json({"stream": stream.name, "seq": messages[-1].seq, "batch": ident, "count": len(messages)})
 
     def _end_batch(self, ident: str) -> None:
         self._batches.pop(ident).timer.cancel()
@@ -364,7 +381,7 @@ class Server:
             wild = [token for wanted, token in zip(source, tokens, strict=True) if wanted == "*"]
             target = rule["dest"]
             for i, token in enumerate(wild, 1):
-                target = target.replace("{{wildcard(%d)}}" % i, token)
+                target = target.replace(f"{{{{wildcard({i})}}}}", token)
         if not self._route(target):
             return
         seqs = stream.by_subject.get(message.subject, [])
@@ -386,7 +403,7 @@ class Server:
         except Refused as refused:
             answer = refused.body
         if answer is not None and reply:
-            self._send(reply, json.dumps(answer).encode(), None)
+            self._send(reply, json(answer), None)
 
     def _find(self, name: str) -> Stream:
         if name not in self.streams:
@@ -399,21 +416,21 @@ class Server:
             case ["INFO"]:
                 return {"memory": 0}
             case ["STREAM", "CREATE"]:
-                config = json.loads(data)
+                config = unjson(data)
                 self.streams[tokens[2]] = Stream(tokens[2], config)
                 self._stream_of.clear()
                 return {"config": config}
             case ["STREAM", "INFO"]:
-                return self._info(self._find(tokens[2]), json.loads(data) if data else {})
+                return self._info(self._find(tokens[2]), unjson(data) if data else {})
             case ["STREAM", "PURGE"]:
-                return self._purge(self._find(tokens[2]), json.loads(data) if data else {})
+                return self._purge(self._find(tokens[2]), unjson(data) if data else {})
             case ["STREAM", "MSG"]:
-                return self._msg_get(self._find(tokens[3]), json.loads(data))
+                return self._msg_get(self._find(tokens[3]), unjson(data))
             case ["DIRECT", "GET"]:
                 self._direct(tokens[2], ".".join(tokens[3:]), data, reply)
                 return None
             case ["CONSUMER", "CREATE"]:
-                return self._create_consumer(tokens[2], tokens[3], json.loads(data)["config"])
+                return self._create_consumer(tokens[2], tokens[3], unjson(data)["config"])
             case ["CONSUMER", "DELETE"]:
                 consumer = self.consumers.pop((tokens[2], tokens[3]), None)
                 if consumer is None:
@@ -423,7 +440,7 @@ class Server:
                 self._forget_pulls(consumer)
                 return {"success": True}
             case ["CONSUMER", "MSG"]:
-                self._pull(tokens[3], tokens[4], json.loads(data), reply)
+                self._pull(tokens[3], tokens[4], unjson(data), reply)
                 return None
         if reply:
             self._status(reply, "503", "No Responders")
@@ -470,14 +487,12 @@ class Server:
         if subject:
             self._direct_one(stream, stream.last_of(subject), reply)
             return
-        body = json.loads(data)
+        body = unjson(data)
         if "multi_last" not in body:
             self._direct_one(stream, body.get("seq", 0), reply)
             return
         patterns = [text.split(".") for text in body["multi_last"]]
-        found = sorted(
-            seqs[-1] for subject, seqs in stream.by_subject.items() if any(matches(pattern, subject.split(".")) for pattern in patterns)
-        )
+        found = sorted(seqs[-1] for subject, seqs in stream.by_subject.items() if any(matches(pattern, subject.split(".")) for pattern in patterns))
         if len(found) > DIRECT_SUBJECTS:
             self._status(reply, "413", "Too Many Results")
         elif not found:

@@ -10,7 +10,6 @@ from aegis_bus.errors import BusError
 from aegis_bus.service import Service
 from aegis_jobcontroller.service import Controller
 from aegis_master.service import Master
-
 from simulation import patches
 from simulation.check import Watch
 from simulation.loop import Process

@@ -20,7 +20,6 @@ from aegis_master import machine
 from aegis_proto.state import JobSpec
 from aegis_proto.streams import stream_configs
 from harness.waiting import until
-
 from simulation import patches
 from simulation.client import Network
 from simulation.loop import Loop, Process

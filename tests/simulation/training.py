@@ -42,10 +42,12 @@ class Child:
     def name(self) -> str:
         return f"{self.pod}/a{self.attempt}/i{self.incarnation}"
 
-    def end(self, code: int, number: int = 0, reason: str = "error") -> None:
-        """The whole tree is gone; once."""
+    def end(self, code: int, number: int = 0, reason: str = "error", ordered: bool = False) -> None:
+        """The whole tree is gone; once. `ordered`: Aegis ended it, it is no failure of its own."""
         if not self.alive:
             return
+        if code and not ordered:
+            self.world.check.harmed(0.0)
         self.alive = False
         self.code, self.signal, self.reason, self.ended_at = code, number, reason, self.world.loop.now
         self.world.tell(self.node, f"child {self.name} ended: {'signal ' + str(number) if number else 'exit ' + str(code)}")
@@ -55,12 +57,12 @@ class Child:
         if self.training is not None:
             self.training.ended(self)
 
-    def kill(self) -> None:
-        self.end(128 + signal.SIGKILL, signal.SIGKILL)
+    def kill(self, ordered: bool = False) -> None:
+        self.end(128 + signal.SIGKILL, signal.SIGKILL, ordered=ordered)
 
     def terminate(self) -> None:
-        """SIGTERM, soon obeyed."""
-        self.end(128 + signal.SIGTERM, signal.SIGTERM)
+        """SIGTERM by order, soon obeyed."""
+        self.end(128 + signal.SIGTERM, signal.SIGTERM, ordered=True)
 
 
 class Training:
@@ -122,13 +124,22 @@ class Training:
             self.world.tell("training", f"i{self.incarnation} makes progress again")
 
     def ended(self, child: Child) -> None:
-        if child.pod in self.finished or self.broken:
+        if child.pod not in self.finished:
+            self._break(child)
+
+    def cut_off(self, child: Child) -> None:
+        """Its peers do not hear this child any more: they fail, it stands still."""
+        if child.alive:
+            self._break(child)
+
+    def _break(self, child: Child) -> None:
+        if self.broken:
             return
         self.broken = True
         if self.stands_since < 0:
             self.stands_since = self.world.loop.now
         for other in self.children.values():
-            if other.alive:
+            if other.alive and other is not child:
                 self._falls(other, self.world.rng.choice((0.005, 0.1, 2.0, 2.0)))
 
     def _falls(self, child: Child, within: float) -> None:

@@ -9,9 +9,9 @@ import asyncio
 import gc
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import aegis_agent.mode
@@ -29,11 +29,11 @@ from aegis_master import machine
 from aegis_master.clock import ServerClock
 from aegis_master.judge import JudgeTimes
 from aegis_master.settings import MasterSettings, OwnerSettings
+from aegis_master.story import retries
 from aegis_proto import messages, subjects
 from aegis_proto.messages import Era
 from aegis_proto.state import JobSpec
 from aegis_proto.streams import stream_configs
-
 from simulation import agents, patches
 from simulation.check import Check
 from simulation.client import Network
@@ -47,7 +47,7 @@ from simulation.training import Child, Training
 Key = tuple[str, str, int]
 LIMIT = 400.0
 """Virtual seconds after which a job that has not ended never will."""
-AFTER_END = 1.0
+AFTER_END = 0.3
 STREAMS = {config["name"]: config for config in stream_configs() if config["name"] in ("CTL", "NODES", "FLEET", "REPORTS", "EVENTS", "DLQ")}
 
 SCALED: tuple[tuple[Any, str, float], ...] = (
@@ -58,7 +58,7 @@ SCALED: tuple[tuple[Any, str, float], ...] = (
     (aegis_jobcontroller.world, "SILENT", 6.0),
     (aegis_jobcontroller.cache, "SILENT", 6.0),
     (aegis_jobcontroller.facts, "SILENT_REPEAT", 10.0),
-    (aegis_jobcontroller.service, "TICK", 2.0),
+    (aegis_jobcontroller.service, "TICK", 3.0),
 )
 """Constants of the real code in the simulated world: the same rules, in less virtual time."""
 
@@ -78,19 +78,27 @@ class Options:
 
     @classmethod
     def draw(cls, rng: random.Random) -> Options:
-        workers = rng.choice((1, 2, 2, 3, 3, 4))
-        judge = JudgeTimes(silent=6.0, unconfirmed=20.0, quiet=8.0, peer_memory=20.0, heartbeat=2.0)
+        workers = rng.choice((1, 2, 2, 2, 3, 3, 4))
+        judge = JudgeTimes(silent=6.0, unconfirmed=20.0, quiet=8.0, peer_memory=20.0, heartbeat=2.0, fence=16.0)
         owner = OwnerSettings(judge=judge, tick=1.0, ack_after=2.0, progress=10.0)
         return cls(
             workers,
-            replicas=rng.choice((1, 2, 2, 3)),
-            controllers=rng.choice((1, 1, 2)),
-            machines=workers + rng.choice((0, 1, 1, 2)),
+            replicas=rng.choice((1, 2, 2, 2, 3)),
+            controllers=rng.choice((1, 1, 1, 2)),
+            machines=workers + rng.choice((0, 1, 1)),
             max_retry=rng.choice((0, 1, 2, 2, 3)),
             run_for=rng.choice(((1.0, 3.0), (4.0, 10.0), (6.0, 15.0))),
             start_wait=rng.choice((6.0, 20.0)),
-            master=MasterSettings(owner, lease_ttl=3.0, scan=1.0, takeover_delay=0.5, era_poll=5.0),
+            master=MasterSettings(owner, lease_ttl=3.0, scan=1.5, takeover_delay=0.5, era_poll=5.0),
         )
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A world whose faults are told instead of drawn. `play` begins them; `options` are those of `Options`."""
+
+    play: Callable[[World], None]
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -107,7 +115,10 @@ class Result:
     steps: int
     commits: int
     counted: int
+    retries: str = ""
     faults: list[tuple[float, str]] = field(default_factory=list)
+    traces: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """Master -> its trace, when the story is kept."""
 
     @property
     def ok(self) -> bool:
@@ -117,12 +128,13 @@ class Result:
 class World:
     """See the module. `story`: keep what happens, for people."""
 
-    def __init__(self, seed: int, story: bool = False) -> None:
+    def __init__(self, seed: int, story: bool = False, scene: Scene | None = None) -> None:
         self.seed = seed
+        self.scene = scene
         self.rng = random.Random(seed)
         self.story: list[str] | None = [] if story else None
         self.loop = Loop()
-        self.options = Options.draw(self.rng)
+        self.options = replace(Options.draw(self.rng), **(scene.options if scene is not None else {}))
         self.check = Check(self)
         self.server = Server(self.loop, self.rng)
         self.server.on_stored = self.check.stored
@@ -243,7 +255,10 @@ class World:
         for i in range(options.controllers):
             self.later(self.rng.uniform(0, 0.5), self.start_controller, f"c{i}")
         self.later(self.rng.uniform(0, 1.0), self._spawn_submit)
-        self.faults.draw()
+        if self.scene is None:
+            self.faults.draw()
+        else:
+            self.scene.play(self)
         self.later(0.5, self._look)
         self.loop.run()
         self.check.ends(self.loop.now)
@@ -261,7 +276,9 @@ class World:
             self.check.steps,
             self.check.commits,
             len(self.check.counted),
+            retries(self.check.state.shards) if self.check.state is not None else "",
             self.faults.drawn,
+            self.check.traces,
         )
 
     def clear(self) -> None:
@@ -286,7 +303,8 @@ class Loud(logging.Handler):
         text = record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
             text += f": {type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
-        if record.levelno >= logging.ERROR and record.exc_info:
+        drawn = record.exc_info is not None and record.exc_info[0] is agents.CannotDiagnose
+        if record.levelno >= logging.ERROR and record.exc_info and not drawn:
             self.world.check.problem(f"logged by {record.name}: {text}")
         elif self.world.story is not None:
             process = patches.PROCESS.get()
@@ -358,17 +376,35 @@ class _Ports:
         return "10.0.0.1"
 
 
-def run(seed: int, story: bool = False) -> Result:
-    """Play one world."""
+BETWEEN = 16
+"""Worlds after which what is left of them is collected: each time costs as much as a third of a world."""
+
+
+def play(seeds: Iterable[int], story: bool = False, scene: Scene | None = None) -> Iterator[Result]:
+    """Play worlds, one after the other."""
     gc.disable()
     gc.freeze()
+    loop = Loop()
     try:
-        world = World(seed, story)
-        with _staged(world):
-            try:
-                return world.play()
-            finally:
-                world.clear()
+        for n, seed in enumerate(seeds, 1):
+            world = World(seed, story, scene)
+            with _staged(world):
+                try:
+                    result = world.play()
+                finally:
+                    loop = world.loop
+                    world.clear()
+            del world
+            if n % BETWEEN == 0:
+                loop.collect()
+            yield result
     finally:
+        loop.collect()
         gc.unfreeze()
         gc.enable()
+
+
+def run(seed: int, story: bool = False, scene: Scene | None = None) -> Result:
+    """Play one world."""
+    (result,) = play([seed], story, scene)
+    return result

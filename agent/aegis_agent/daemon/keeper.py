@@ -193,7 +193,7 @@ class SlotKeeper:
             self.files.forget()
             return
         try:
-            self.files.prepare(self._task(slot))
+            self.files.prepare(self._task(slot), f"{slot.job} {slot.uid} {slot.pod}")
             crashpoint("daemon.before-start")
             self._process = self._spawn(record)
         except msgspec.MsgspecError as error:

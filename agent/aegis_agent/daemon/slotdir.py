@@ -1,12 +1,14 @@
 """The directory of one slot, `<state>/slots/<i>/`: what the daemon must still know after it was killed, and what people read afterwards.
 
-Owns   `record.json` (this daemon's memory of the slot), `slot.json` (0600: the agent's task, with its join token), `agent.log` and its rotations.
+Owns   `record.json` (this daemon's memory of the slot), `slot.json` (0600: the agent's task, with its join token), `agent.log` and its rotations;
+       `logs/` is written by the agent (`<incarnation>/rank<r>.log`), and moved to `logs.1` when another worker comes.
 Reads  `status.json` and `exit.json`, written by the agent. All files are replaced by rename, so that a reader never sees half of one.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,13 @@ from typing import Any
 import msgspec
 from aegis_proto.messages import Slot, SlotStatus
 
-from aegis_agent.handover import EXIT_FILE, STATUS_FILE
+from aegis_agent.handover import EXIT_FILE, LOG_DIR, STATUS_FILE
 
 LOG_BYTES = 16 << 20
 """Size at which agent.log is rotated."""
 LOG_FILES = 3
+HOLDER_FILE = "logs-of"
+"""Whose logs lie in `logs/`."""
 LAST_WORD = 600
 """Bytes of an agent's last word that are passed on: a status is one message of at most 32 KB for all (at most 32) slots."""
 MESSAGE = 200
@@ -120,21 +124,37 @@ class SlotDir:
         self.write("record.json", msgspec.json.encode(record))
         return record
 
-    def prepare(self, task: bytes) -> None:
-        """Ready for a new agent: its order, a fresh log, the last word of the one before moved aside."""
+    def prepare(self, task: bytes, holder: str) -> None:
+        """Ready for a new agent: its order, a fresh log, the last word of the one before moved aside; and the logs of its ranks, when they are of
+        another worker than `holder` (job and place): all attempts of one worker share a folder, by incarnation."""
         for name in (EXIT_FILE, STATUS_FILE):
             if (self.path / name).exists():
                 (self.path / name).replace(self.path / f"previous-{name}")
         if self.log.exists() and self.log.stat().st_size:
-            self._shift_logs()
+            self._shift("agent.log")
             self.log.rename(self.path / "agent.log.1")
+        if self._holder() != holder:
+            self._shift(LOG_DIR)
+            if (self.path / LOG_DIR).exists():
+                (self.path / LOG_DIR).rename(self.path / f"{LOG_DIR}.1")
+            self.write(HOLDER_FILE, holder.encode())
         self.write("slot.json", task)
 
-    def _shift_logs(self) -> None:
+    def _holder(self) -> str:
+        try:
+            return (self.path / HOLDER_FILE).read_text()
+        except OSError:
+            return ""
+
+    def _shift(self, name: str) -> None:
+        """Make room for a new `<name>.1`; of LOG_FILES the oldest goes. Nothing is shifted while there is nothing to put there."""
+        if not (self.path / name).exists():
+            return
+        shutil.rmtree(self.path / f"{name}.{LOG_FILES}", ignore_errors=True)
         for n in range(LOG_FILES - 1, 0, -1):
-            old = self.path / f"agent.log.{n}"
+            old = self.path / f"{name}.{n}"
             if old.exists():
-                old.replace(self.path / f"agent.log.{n + 1}")
+                old.replace(self.path / f"{name}.{n + 1}")
 
     def open_log(self) -> int:
         """File descriptor for an agent's stdout and stderr. Append mode, so that rotation by truncating works while the agent holds it."""
@@ -147,7 +167,7 @@ class SlotDir:
                 return False
         except FileNotFoundError:
             return False
-        self._shift_logs()
+        self._shift("agent.log")
         with self.log.open("rb+") as source, (self.path / "agent.log.1").open("wb") as copy:
             while block := source.read(1 << 20):
                 copy.write(block)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from aegis_bus.connection import Bus
@@ -19,6 +21,9 @@ from aegis_cli.client import run as run_async
 from aegis_cli.errors import CliError
 from aegis_cli.options import Env, command
 from aegis_cli.output import Column
+
+if TYPE_CHECKING:
+    from aegis_credentials.setup import Site
 
 PEOPLE = ("reader", "nsreader", "user", "operator")
 COLUMNS = [
@@ -127,6 +132,31 @@ def register(app: typer.Typer) -> None:
         return 0 if revoked else 1
 
 
+FIRST = ("master", "jobcontroller", "operator")
+"""Roles whose credentials a new site needs before anybody can issue any. They do not expire."""
+NATS_CONF = "nats.conf"
+
+
+def creds_path(site: Site, role: str) -> Path:
+    """Where `setup` writes the first credentials of a role."""
+    return site.folder / "creds" / f"{role}.creds"
+
+
+def first_files(site: Site) -> list[Path]:
+    """Write what a site is started with: the first credentials (0600) and the server's configuration. Never over what is there; returns the new."""
+    from aegis_bus.natsserver import CONF
+    from aegis_credentials.keys import write_private
+
+    texts = {creds_path(site, role): partial(site.issue, role, ttl=0, name=role) for role in FIRST}
+    wanted: dict[Path, Callable[[], str]] = {**texts, site.folder / NATS_CONF: lambda: CONF.format(include='include "auth.conf"')}
+    written = []
+    for path, text in wanted.items():
+        if not path.exists():
+            write_private(path, text(), exclusive=True)
+            written.append(path)
+    return written
+
+
 def _setup(app: typer.Typer) -> None:
     @command(app, "setup", acting=True)
     def setup(
@@ -140,7 +170,7 @@ def _setup(app: typer.Typer) -> None:
         replicas: Annotated[int, typer.Option("--replicas", metavar="N", min=1, max=5, help="Copies of each stream.")] = 1,
         restored: Annotated[bool, typer.Option("--restored", help="The store was restored: begin a new era.")] = False,
     ) -> None:
-        """Make a site: operator, accounts, keys, TLS; and, when its bus runs, the streams. Repeatable."""
+        """Make a site: operator, accounts, keys, TLS, what its services start with; and, when its bus runs, the streams. Repeatable."""
         from aegis_credentials.keys import BadKey
         from aegis_credentials.setup import SetupError, create_site, ensure_streams
 
@@ -149,9 +179,11 @@ def _setup(app: typer.Typer) -> None:
             return
         try:
             site = create_site(folder, tuple(host) if host else ("127.0.0.1", "localhost"), root_secret=root_secret)
+            written = first_files(site)
         except (SetupError, BadKey, OSError, ValueError) as error:
             raise CliError("E130", f"site in {folder}: {error}") from None
         body: dict[str, object] = {"site": str(site.folder), "authConf": str(site.auth_conf), "ca": str(site.ca_pem), "era": ""}
+        body["creds"] = {role: str(creds_path(site, role)) for role in FIRST}
         if server:
 
             async def work() -> str:
@@ -169,7 +201,8 @@ def _setup(app: typer.Typer) -> None:
                 raise CliError("E120", str(error).removeprefix("E120 ")) from None
         lines = [
             f"site       {site.folder} (root.secret and operator.seed are secrets: back them up)",
-            f"bus        nats-server with include {site.auth_conf}",
+            f"bus        nats-server -c {site.folder / NATS_CONF}, or your own with include {site.auth_conf}",
+            *(f"{role:<13} {creds_path(site, role)} ({'written' if creds_path(site, role) in written else 'as it was'})" for role in FIRST),
         ]
         lines.append(
             f"streams    in order, era {body['era']}" if server else f"streams    next, when the bus runs: aegis setup --state {folder} --server URL"

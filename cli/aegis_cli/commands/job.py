@@ -1,13 +1,9 @@
-"""`aegis job ...`: submit, list, show, explain, and act on jobs."""
+"""`aegis job submit|ls|show|events|why|attach|wait`: hand in, read, explain, watch. Acting is in `jobact`, output in `logs`."""
 
 from __future__ import annotations
 
 import asyncio
-import operator
-import re
 import time
-from collections import deque
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -20,16 +16,15 @@ from aegis_proto.phases import Phase
 from aegis_cli import outcome, screen, spec, why
 from aegis_cli.client import Client, target_of
 from aegis_cli.client import run as run_async
+from aegis_cli.commands import jobact, logs
 from aegis_cli.commands import run as running
+from aegis_cli.commands.jobact import JobName, JobNames
 from aegis_cli.errors import CliError
 from aegis_cli.follow import ASK_EVERY, Follower, surface
 from aegis_cli.options import Env, command
 from aegis_cli.output import Column, table
-from aegis_cli.stack.output import LogLine, WorkerOutput, stored
+from aegis_cli.stack.output import WorkerOutput
 from aegis_cli.units import age
-
-JobName = Annotated[str, typer.Argument(metavar="JOB", help="Id, or name when it is clear.")]
-JobNames = Annotated[list[str], typer.Argument(metavar="JOB...", help="Ids or names.")]
 
 LIST = [
     Column("JOB", lambda job: job.job),
@@ -99,8 +94,8 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Jobs: submit, watch, explain, act.", no_args_is_help=True)
     app.add_typer(group, name="job")
     _reading(group)
-    _logs(app, group)
-    _acting(group)
+    logs.register(app, group)
+    jobact.register(group)
 
 
 def _reading(group: typer.Typer) -> None:
@@ -356,165 +351,3 @@ def _end(env: Env, detail: api.JobDetail) -> int:
     if error is not None:
         env.out.error(error)
     return outcome.exit_code(detail)
-
-
-def _logs(app: typer.Typer, group: typer.Typer) -> None:
-    def logs(
-        env: Env,
-        *,
-        job: JobName,
-        follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines come.")] = False,
-        worker: Annotated[str, typer.Option("--worker", metavar="W", help="Only this worker (w0).")] = "",
-        rank: Annotated[int | None, typer.Option("--rank", metavar="R", help="Only this rank.")] = None,
-        incarnation: Annotated[int | None, typer.Option("--incarnation", metavar="N", help="Only this run of the command.")] = None,
-        grep: Annotated[str, typer.Option("--grep", metavar="REGEX", help="Only lines that match.")] = "",
-        tail: Annotated[int, typer.Option("--tail", metavar="N", help="The last N lines (0: all).")] = 100,
-    ) -> None:
-        """What the workers printed (of the stack of this machine)."""
-        try:
-            pattern = re.compile(grep)
-        except re.error as error:
-            raise CliError("E107", f'--grep "{grep}": {error}', exit=2) from None
-
-        def wanted(line: LogLine) -> bool:
-            return (
-                (not worker or line.worker == worker)
-                and (rank is None or line.rank == rank)
-                and (incarnation is None or line.incarnation == incarnation)
-                and (line.incarnation >= 0 or env.out.verbose > 0)
-                and pattern.search(line.message) is not None
-            )
-
-        async def find() -> tuple[api.JobDetail, Path]:
-            target = target_of(env)
-            async with Client.of(env, target) as client:
-                detail = await client.job(job, workers=True)
-            if target.stack is None:
-                places = ", ".join(f"{view.pod} on {view.node}" for view in detail.workers[:8] if view.node)
-                raise CliError(
-                    "E104",
-                    f"logs of {detail.summary.job} lie at its nodes ({places or 'no node yet'}): in STATE/slots/*/agent.log of aegis-agent node. "
-                    "Only the stack of this machine can be read from here",
-                )
-            return detail, target.stack
-
-        detail, base = run_async(find())
-        name = detail.summary.job
-        if follow:
-            _follow_logs(env, name, base, wanted)
-            return
-        lines: deque[LogLine] = deque((line for line in stored(base, name, detail.summary.createdAt / 1000) if wanted(line)), maxlen=tail or None)
-        for line in lines:
-            env.out.line("LogLine", _log_body(line), line.text)
-
-    command(group, "logs")(logs)
-    command(app, "logs")(logs)
-
-
-def _log_body(line: LogLine) -> dict[str, object]:
-    return {"worker": line.worker, "rank": line.rank, "incarnation": line.incarnation, "message": line.message}
-
-
-def _follow_logs(env: Env, name: str, base: Path, wanted: why.LineTest) -> None:
-    async def work() -> None:
-        output = WorkerOutput(base, name)
-        async with Client.of(env) as client:
-            while True:
-                detail = await client.query("job", api.JobRequest(job=name, workers=False), api.JobDetail)
-                for line in output.read():
-                    if wanted(line):
-                        env.out.line("LogLine", _log_body(line), line.text)
-                if detail.summary.phase in ("Succeed", "Failed"):
-                    return
-                await asyncio.sleep(ASK_EVERY)
-
-    try:
-        run_async(work())
-    except KeyboardInterrupt:
-        pass
-
-
-class Acted(msgspec.Struct):
-    """One line of what an acting verb did."""
-
-    job: str
-    before: str
-    after: str
-
-
-ACTED = [Column("JOB", lambda row: row.job), Column("BEFORE", lambda row: row.before), Column("AFTER", lambda row: row.after)]
-
-
-def _acting(group: typer.Typer) -> None:
-    for verb, text in (
-        ("stop", "End jobs: their processes get the grace, then are killed."),
-        ("suspend", "End the processes and free the nodes; `resume` starts anew."),
-        ("resume", "Start suspended jobs."),
-        ("restart", "Restart all workers in place; not counted."),
-    ):
-        _verb(group, verb, text)
-
-    @command(group, "set", acting=True)
-    def change(env: Env, job: JobName, settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", help="max-retry=N")]) -> None:
-        """Change a running job: max-retry."""
-        pairs: dict[str, str] = {}
-        for item in settings:
-            key, sign, value = item.partition("=")
-            if not sign:
-                raise CliError("E107", f'"{item}": expected KEY=VALUE', exit=2)
-            pairs[key] = value
-        for key in pairs:
-            if key != "max-retry":
-                raise CliError("E107", f'cannot set "{key}": max-retry is what a running job lets change', exit=2)
-
-        async def work() -> None:
-            async with Client.of(env) as client:
-                detail = await client.job(job, workers=False)
-                old = str(detail.summary.maxRetry)
-                row = {"job": detail.summary.job, "key": "max-retry", "old": old, "new": pairs["max-retry"]}
-                if not env.dry_run:
-                    reply = await client.action("set", detail.summary, env.reason, None, pairs)
-                    await _settled(client, reply, env.timeout)
-                columns = [Column(key.upper(), operator.itemgetter(key)) for key in ("key", "old", "new")]
-                env.out.listing("Action", [row], columns, lambda item: item["job"])
-
-        run_async(work())
-
-
-def _verb(group: typer.Typer, verb: str, text: str) -> None:
-    def act(env: Env, jobs: JobNames, grace: running.Grace = None) -> None:
-        try:
-            seconds = None if grace is None else duration(grace, "--grace")
-        except ValueError as error:
-            raise CliError("E116", str(error).removeprefix("E117 ")) from None
-
-        async def work() -> list[Acted]:
-            rows = []
-            async with Client.of(env) as client:
-                for name in jobs:
-                    detail = await client.job(name, workers=False)
-                    if env.dry_run:
-                        rows.append(Acted(detail.summary.job, detail.summary.phase, f"(would {verb})"))
-                        continue
-                    reply = await client.action(verb, detail.summary, env.reason, seconds)
-                    after = await _settled(client, reply, env.timeout)
-                    rows.append(Acted(reply.job, reply.before, after.phase if not after.suspended else f"{after.phase} (suspended)"))
-            return rows
-
-        rows = run_async(work())
-        env.out.listing("ActionList", rows, ACTED, lambda row: row.job)
-
-    act.__doc__ = text
-    command(group, verb, acting=True)(act)
-
-
-async def _settled(client: Client, reply: api.ActionReply, timeout: float) -> api.JobSummary:
-    """Until the owner has applied the wish; E108 when it does not within `timeout` (the wish stands)."""
-    deadline = time.monotonic() + timeout
-    while True:
-        detail = await client.query("job", api.JobRequest(job=reply.job, workers=False), api.JobDetail)
-        if detail.cursor >= reply.seq:
-            return detail.summary
-        if time.monotonic() > deadline:
-            raise CliError("E108", f"the wish is recorded, but no master has applied it within {timeout:g} s: aegis status")
-        await asyncio.sleep(0.05)

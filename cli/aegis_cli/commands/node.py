@@ -8,7 +8,7 @@ from typing import Annotated
 
 import msgspec
 import typer
-from aegis_proto.api_nodes import NodeInfo, NodesAnswer, NodesQuery, TaintAnswer, TaintRequest
+from aegis_proto.api_nodes import NodeInfo, NodeLostAnswer, NodeLostRequest, NodesAnswer, NodesQuery, TaintAnswer, TaintRequest
 from aegis_proto.job import duration
 
 from aegis_cli.client import Client
@@ -55,6 +55,8 @@ ACTED = [
     Column("UNTIL", lambda row: until(row.until) if row.after.startswith("excluded") else ""),
     Column("STAYS-RUNNING", lambda row: ",".join(row.running)),
 ]
+
+LOST = [Column("NODE", lambda row: row.node), Column("LOST-WORKERS", lambda row: ",".join(row.told) or "none")]
 
 Nodes = Annotated[list[str], typer.Argument(metavar="NODE...", help="Node ids.")]
 
@@ -137,6 +139,22 @@ def register(app: typer.Typer) -> None:
         except ValueError as error:
             raise CliError("E116", str(error).removeprefix("E117 ")) from None
         _act(env, "taint", nodes, seconds)
+
+    @command(group, "lost", acting=True)
+    def lost(env: Env, nodes: Nodes) -> None:
+        """Declare nodes lost (the machine is off): their workers are placed elsewhere at once. One that lives on would train twice."""
+        if not env.reason:
+            raise CliError("E107", "a lost node needs --reason TEXT: it stands in the story of every job there", exit=2)
+
+        async def work() -> list[NodeLostAnswer]:
+            async with Client.of(env) as client:
+                rows = []
+                for node in nodes:
+                    request = NodeLostRequest(client.who, env.reason, dryRun=env.dry_run)
+                    rows.append(await client.act_nodes("node-lost", node, request, NodeLostAnswer))
+                return rows
+
+        env.out.listing("ActionList", run_async(work()), LOST, lambda row: row.node)
 
     @command(group, "untaint", acting=True)
     def untaint(env: Env, nodes: Nodes) -> None:

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from aegis_bus.connection import Msg
-from aegis_bus.natsserver import free_port
 from aegis_proto import VERSION, api, subjects
 from aegis_proto.messages import BadMessage, decode
 from aegis_proto.phases import Phase
@@ -32,19 +31,18 @@ from aegis_proto.state import Head, JobSpec
 from aegis_cli.client import Client
 from aegis_cli.client import run as run_async
 from aegis_cli.context import of_stack
+from aegis_cli.demo.digits import WORKERS, command, first_steps, last_step, rank_log, reference, training_environment, weights
 from aegis_cli.errors import CliError
 from aegis_cli.options import Env
 from aegis_cli.output import API_VERSION
 from aegis_cli.stack import client as stacks
-from aegis_cli.stack.guard import dies_with_parent
 
-WORKERS, MAX_RETRY, STEPS = 3, 3, 240
+MAX_RETRY = 3
 KILL_AT, RAISE_AT = 50, 150
 """Steps after which the agent of worker 0 is killed, and at which the script of worker 1 raises (in its second incarnation)."""
 TIMEOUT = 360.0
 RETRIES = ["0:0:0", "1:0:0", "1:1:1", "1:2:1", "2:2:2"]
 """The retries table that must come out: counted once each, aligned at each restart."""
-SCRIPT = Path(__file__).with_name("train.py")
 
 
 @dataclass
@@ -93,75 +91,6 @@ class Story:
                 self.retries.append(step.retries)
             if step.cause != "created":
                 self.line(now, step.phaseTo.value, step.incarnation, step.retries, step.message)
-
-
-def rank_log(out: Path, incarnation: int, rank: int) -> list[dict[str, Any]]:
-    """What the script of one rank logged in one incarnation; [] when nothing yet."""
-    try:
-        text = (out / f"log-{incarnation}-{rank}.jsonl").read_text()
-    except OSError:
-        return []
-    lines = []
-    for line in text.splitlines():
-        try:
-            lines.append(json.loads(line))
-        except ValueError:
-            break  # the last line is still being written
-    return lines
-
-
-def first_steps(out: Path, incarnation: int) -> tuple[float, float, int] | None:
-    """(last process start, first step of the last rank, number of that step) of an incarnation, once all ranks made a step."""
-    starts, firsts, numbers = [], [], []
-    for rank in range(WORKERS):
-        log = rank_log(out, incarnation, rank)
-        steps = [line for line in log if line["event"] == "step"]
-        if not steps:
-            return None
-        starts.append(log[0]["t"])
-        firsts.append(steps[0]["t"])
-        numbers.append(steps[0]["step"])
-    return max(starts), max(firsts), min(numbers)
-
-
-def last_step(out: Path, incarnation: int) -> int:
-    """The highest step every rank has made in an incarnation; -1 when one has made none."""
-    found = []
-    for rank in range(WORKERS):
-        steps = [line["step"] for line in rank_log(out, incarnation, rank) if line["event"] == "step"]
-        found.append(steps[-1] if steps else -1)
-    return min(found)
-
-
-def training_environment() -> dict[str, str]:
-    """One thread per process: two cores, and the same sums in the same order."""
-    return {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-
-
-def command(out: Path) -> list[str]:
-    return [sys.executable, str(SCRIPT), "--out", str(out), "--steps", str(STEPS)]
-
-
-def reference(out: Path) -> list[subprocess.Popen[bytes]]:
-    """The same training without Aegis and without faults, beside the demo and a little behind it (nice 5)."""
-    out.mkdir()
-    port = free_port()
-    running = []
-    for rank in range(WORKERS):
-        ranks = {"RANK": rank, "LOCAL_RANK": 0, "WORLD_SIZE": WORKERS, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        environment = {**os.environ, **training_environment(), **{key: str(value) for key, value in ranks.items()}}
-        with open(out / f"output-{rank}.log", "wb") as log:
-            running.append(
-                subprocess.Popen(
-                    ["nice", "-n", "5", *command(out)],
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    preexec_fn=dies_with_parent(),  # noqa: PLW1509 - one thread here
-                )
-            )
-    return running
 
 
 def agent_of(base: Path, job: str, pod: str) -> int:
@@ -312,15 +241,6 @@ class Demo:
         }
 
 
-def weights(out: Path) -> dict[str, Any]:
-    """What the script said about the final weights; {} when it did not come so far."""
-    try:
-        found = json.loads((out / "final.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def expectations(report: dict[str, Any]) -> list[str]:
     """What is not as promised."""
     wanted = {
@@ -343,16 +263,11 @@ def expectations(report: dict[str, Any]) -> list[str]:
 def headline(stack: stacks.Stack) -> str:
     """`aegis 0.1.0 · nats-server 2.15.1 · torch 2.13.0+cpu · ...`."""
     nats = next(part for part in stack.info["parts"] if part["kind"] == "nats")
+    where = Path(nats["note"]).parent.name if nats["note"].startswith("/") else nats["note"]
     return (
-        f"aegis {VERSION} · nats-server {nats['version']} ({nats['note']}) · torch {importlib.metadata.version('torch')} · "
+        f"aegis {VERSION} · nats-server {nats['version']} ({where}) · torch {importlib.metadata.version('torch')} · "
         f"state in {stack.base.parent} · stack up {stack.seconds:.1f} s"
     )
-
-
-def median(values: list[float]) -> float:
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def main(env: Env, report_file: Path | None, keep: bool) -> int:

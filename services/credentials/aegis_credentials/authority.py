@@ -15,7 +15,7 @@ from aegis_bus.connection import Bus
 from aegis_bus.crashpoint import crashpoint
 from aegis_bus.errors import Unreadable
 from aegis_bus.jobstore import decode_head
-from aegis_proto import ids, subjects
+from aegis_proto import ids, messages, subjects
 from aegis_proto.state import SHARD, Head, Pod
 
 from aegis_credentials import accounts
@@ -82,7 +82,10 @@ class Authority:
             stored = await self.bus.get("CTL", subjects.job_pods(seen.head.job, k), leader=fresh)
             if stored is None:
                 raise Unreadable(f"job {seen.head.job}: shard {k} is missing")
-            seen.shards[k] = _shards.decode(stored.data)
+            try:
+                seen.shards[k] = _shards.decode(stored.data)
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                raise Unreadable(f"job {seen.head.job}: shard {k}: {error}") from None
         return seen.shards[k][index % SHARD].attempt
 
     async def check_place(self, job: str, uid: str, pod: str, attempt: int) -> Head:
@@ -235,13 +238,33 @@ class Authority:
         crashpoint("credentials.after-record")
         await self.ensure_site()
 
-    async def revoke_node(self, node: str) -> bool:
-        """Cut off the daemon of `node`; a join token made later lets a new one in. False when nobody is bound."""
-        now = int(time.time())
-        record = await self.records.change(subjects.cred_node(node), lambda old: rules.cut(old, node, now, self.lifetime))
+    async def give_node(self, node: str, nkey: str) -> None:
+        """Note that `nkey` gets a JWT for the daemon of `node`: noted before it is given, so that `revoke_node` finds it."""
+        public_raw(nkey, "user")
+        if nkey in (await self.records.read(subjects.cred_account("fleet"))).revoked:
+            raise Refusal("revoked", "E102 this nkey was revoked: make a new one")
+        await self.records.change(subjects.cred_node(node), lambda record: rules.give(record, node, nkey))
         crashpoint("credentials.after-record")
+
+    async def revoke_node(self, node: str) -> bool:
+        """Cut off every daemon of `node`, enrolled or with issued credentials; a join token made later, or new credentials, let one in.
+
+        False when nobody is bound.
+        """
+        now = int(time.time())
+        subject = subjects.cred_node(node)
+        given = rules.given(await self.records.read(subject), node)
+
+        def revoke(record: CredRecord) -> CredRecord:  # their JWTs may never expire, so they are kept where nothing is forgotten
+            for nkey in given:
+                record = rules.revoke(record, nkey, now, 0)
+            return record
+
+        await self.records.change(subjects.cred_account("fleet"), revoke)
+        crashpoint("credentials.after-record")
+        record = await self.records.change(subject, lambda old: rules.take_back(rules.cut(old, node, now, self.lifetime), node, given))
         await self.ensure_site()
-        return node in record.pods
+        return node in record.pods or bool(given)
 
     async def revoke_pod(self, job: str, pod: str) -> bool:
         """Cut off the agent that holds `pod`; its next attempt may come. False when nobody is bound."""
@@ -254,7 +277,10 @@ class Authority:
         return pod in record.pods
 
     async def ensure_site(self) -> None:
-        """Make the servers hold AEGIS, FLEET and PEOPLE as this version renders them, with all that is revoked."""
+        """Make the servers hold AEGIS, FLEET and PEOPLE as this version renders them, with all that is revoked.
+
+        BadMessage, after the others were looked after, when a record of an account cannot be read: what the servers hold of that one stays.
+        """
         secret = self.site.secret
 
         async def aegis() -> str:
@@ -269,7 +295,15 @@ class Authority:
         async def people() -> str:
             return accounts.people(secret, int(time.time()), rules.revocations([await self.records.read(subjects.cred_account("people"))]))
 
+        unreadable: messages.BadMessage | None = None
         for name, render in (("AEGIS", aegis), ("FLEET", fleet), ("PEOPLE", people)):
-            pushed, _ = await self.claims.ensure(self.site.account(name), render)
+            try:
+                pushed, _ = await self.claims.ensure(self.site.account(name), render)
+            except messages.BadMessage as error:
+                log.error("account left as it is", account=name, error=str(error))
+                unreadable = error
+                continue
             if pushed:
                 log.info("account pushed", account=name)
+        if unreadable is not None:
+            raise unreadable

@@ -92,9 +92,14 @@ class Level:
     async def _try(self, work: object) -> bool:
         try:
             await work  # type: ignore[misc]
-        except (BusError, TimeoutError) as error:
+        except (BusError, TimeoutError, messages.BadMessage) as error:
             ROUNDS.labels("failed").inc()
             log.warning("round not finished", error=str(error))
+            return False
+        except Exception:
+            # Whatever it is: without this loop nobody is cut off and no account is repaired.
+            ROUNDS.labels("failed").inc()
+            log.exception("round not finished")
             return False
         ROUNDS.labels("ok").inc()
         return True
@@ -119,11 +124,20 @@ class Level:
         present = {head.job for head in open_heads}
         self._known = {job: key for job, key in self._known.items() if job in present}
         self._heads = {head.job: head for head in open_heads}
-        await self._authority.ensure_site()
+        unreadable: messages.BadMessage | None = None
+        try:
+            await self._authority.ensure_site()
+        except messages.BadMessage as error:
+            unreadable = error
         await self._sync(open_heads, verify=True)
         listed = await self._authority.claims.listed() if ended else set()
         for head in ended:
-            await self._authority.end_job(head, listed)
+            try:
+                await self._authority.end_job(head, listed)
+            except messages.BadMessage as error:
+                log.error("job left alone", job=head.job, error=str(error))
+        if unreadable is not None:
+            raise unreadable
 
     async def _sync(self, heads: list[Head], *, verify: bool) -> None:
         gate = asyncio.Semaphore(AT_ONCE)
@@ -137,5 +151,7 @@ class Level:
                 except (BusError, TimeoutError) as error:
                     log.warning("job not synced", job=head.job, error=str(error))
                     self._known.pop(head.job, None)  # its next head, or the next round, tries again
+                except Exception:
+                    log.exception("job not synced", job=head.job)
 
         await asyncio.gather(*(one(head) for head in heads))

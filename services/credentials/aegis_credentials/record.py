@@ -6,7 +6,7 @@ of what the records of a job say is revoked; nothing else about a job is stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 from aegis_proto import WIRE_VERSION
@@ -15,6 +15,8 @@ SKEW = 3600
 """A nkey is revoked for JWTs issued up to this many seconds from now: the clock of another replica may be ahead. A revoked nkey never comes back."""
 MAX_REVOKED = 512
 """Revoked nkeys one record holds."""
+MAX_GIVEN = 64
+"""Credentials issued for one node daemon before the operator must revoke some."""
 MAX_RENDERED = 2500
 """Revoked nkeys one account JWT holds: it must fit one message of 256 KB."""
 
@@ -107,6 +109,31 @@ def cut(record: CredRecord, pod: str, now: int, lifetime: int) -> CredRecord:
 def revoke(record: CredRecord, nkey: str, now: int, lifetime: int) -> CredRecord:
     """Revoke an nkey that has no binding here (people, node daemons)."""
     return record if nkey in record.revoked else _revoked(record, [nkey], now, lifetime)
+
+
+def give(record: CredRecord, node: str, nkey: str) -> CredRecord:
+    """Note an nkey that an operator gave the daemon of `node` beside the one that is bound, so that revoking the node finds it.
+
+    Raises: Refusal revoked | bound.
+    """
+    if nkey in record.revoked:
+        raise Refusal("revoked", "E102 this nkey was revoked: make a new one")
+    if nkey in given(record, node):
+        return record
+    if len(given(record, node)) >= MAX_GIVEN:
+        raise Refusal("bound", f"E105 {MAX_GIVEN} credentials were issued for node {node}: revoke them first (aegis creds revoke --node {node})")
+    return msgspec.structs.replace(record, pods={**record.pods, nkey: Binding(0, nkey)})
+
+
+def given(record: CredRecord, node: str) -> list[str]:
+    """The nkeys that `give` noted."""
+    return [binding.nkey for name, binding in record.pods.items() if name != node]
+
+
+def take_back(record: CredRecord, node: str, nkeys: Collection[str]) -> CredRecord:
+    """Without those of `nkeys` that `give` noted; the same object when there is none."""
+    pods = {name: binding for name, binding in record.pods.items() if name == node or binding.nkey not in nkeys}
+    return record if len(pods) == len(record.pods) else msgspec.structs.replace(record, pods=pods)
 
 
 def _revoked(record: CredRecord, nkeys: Iterable[str], now: int, lifetime: int) -> CredRecord:

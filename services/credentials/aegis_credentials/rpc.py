@@ -84,7 +84,8 @@ class Requests:
         if request.role not in (*roles.PEOPLE, "node"):
             known = ", ".join([*roles.PEOPLE, "node"])
             raise RequestRefused("E107", f'E107 role "{request.role[:40]}" is not issued here', f"one of {known}")
-        if not 60 <= request.ttl <= MAX_TTL:
+        for_ever = request.role == "node" and request.ttl == 0 and not request.join
+        if not for_ever and not 60 <= request.ttl <= MAX_TTL:
             raise RequestRefused("E107", f"E107 ttl {request.ttl:g} s is out of range: 60 s to {MAX_TTL / 86400:g} d")
         if _NAME.match(request.name) is None:
             raise RequestRefused("E107", "E107 name: letters, digits, @ . _ - and space, at most 64")
@@ -96,8 +97,10 @@ class Requests:
                 return IssueReply(token=self._authority.site.secret.node_token(request.node, expires), expires=expires)
         _check(lambda: public_raw(request.nkey, "user"))
         tags = {"node": {"node": request.node}, "nsreader": {"namespace": scope}, "user": {"namespace": scope}}.get(request.role, {})
-        expires = int(now + request.ttl)
-        jwt = self._authority.site.token(request.role, request.nkey, tags, name=request.name or request.role, expires=expires, now=now)
+        expires = 0 if for_ever else int(now + request.ttl)
+        if request.role == "node":
+            await self._authority.give_node(request.node, request.nkey)
+        jwt = self._authority.site.token(request.role, request.nkey, tags, name=request.name or request.role, expires=expires or None, now=now)
         log.info("issued", role=request.role, scope=scope, name=request.name, nkey=request.nkey, expires=expires)
         return IssueReply(jwt=jwt, expires=expires)
 

@@ -13,6 +13,7 @@ from aegis_bus.config import Config
 from aegis_bus.connection import Bus
 from aegis_bus.identity import Identity
 from aegis_bus.service import Service
+from aegis_proto.messages import BadMessage
 
 from aegis_credentials.authority import Authority
 from aegis_credentials.claims import Claims
@@ -66,7 +67,10 @@ async def run(service: Service, site: Site) -> None:
     authority = Authority(site, bus, Claims(sys_bus, site.secret), lifetime=int(settings.ttl))
     level = Level(authority, bus, interval=settings.interval, grace=settings.account_grace)
     levels.append(level)
-    await authority.ensure_site()
+    try:
+        await authority.ensure_site()
+    except BadMessage as error:
+        log.error("a record of a newer version is left alone", error=str(error))
     await level.start()
     await Requests(authority, bus).start()
     service.spawn(level.run(), "level")

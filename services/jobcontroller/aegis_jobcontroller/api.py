@@ -27,7 +27,8 @@ from aegis_proto.api_nodes import (
     TaintAnswer,
     TaintRequest,
 )
-from aegis_proto.messages import Fact, Taint, decode, encode
+from aegis_proto.ids import pod_index
+from aegis_proto.messages import BadMessage, Fact, Taint, decode, encode
 from aegis_proto.phases import FactKind
 
 from aegis_jobcontroller.cache import Cache
@@ -134,7 +135,10 @@ class Api:
         subject = subjects.node_taint(request.node)
         for _ in range(TRIES):
             stored = await self._bus.get("NODES", subject, leader=True)
-            before = decode(Taint, stored.data) if stored is not None and not stored.marker else None
+            try:
+                before = decode(Taint, stored.data) if stored is not None and not stored.marker else None
+            except BadMessage as error:
+                raise RequestRefused("E105", f"E105 the taint of {request.node} is left alone: {error}") from None
             answer = TaintAnswer(request.node, _shown(before, wanted.at), _shown(wanted, wanted.at), wanted.until, running)
             if request.dryRun:
                 return answer
@@ -151,16 +155,17 @@ class Api:
         request = read_request(NodeLostRequest, data)
         if not request.by:
             raise RequestRefused("E107", "E107 a node is declared lost by somebody: by is empty")
+        await self._cache.caught_up()
         world = self._cache.world()
         self._known(node, world)
         told = []
         now = int(time.time() * 1000)
         for (job_id, pod), placed in world.places.items():
             job = world.jobs.get(job_id)
-            if placed.place.node != node or job is None or job.head.phase.terminal:
+            if placed.place.node != node or job is None or job.head.phase.terminal or pod_index(pod) >= len(job.pods):
                 continue
             text = ", ".join(filter(None, (f"{node} declared lost by {request.by}", request.reason)))[:300]
-            newest = job.pods[int(pod[1:])].attempt == placed.place.attempt
+            newest = job.pods[pod_index(pod)].attempt == placed.place.attempt
             kind = FactKind.NODE_LOST if newest else FactKind.GONE
             fact = Fact(kind, placed.place.uid, placed.place.attempt, node, at=now, message=text, who=request.by[:64])
             if not request.dryRun:

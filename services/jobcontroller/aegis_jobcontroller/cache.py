@@ -11,9 +11,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeVar
 
-import msgspec
 from aegis_bus.connection import Bus, Msg, Stored
 from aegis_bus.errors import BusError, Unreadable
 from aegis_bus.jobstore import JobStore, decode_head
@@ -24,11 +22,10 @@ from aegis_proto.messages import BadMessage, NodeSpec, NodeStatus, Place, Slot, 
 from aegis_proto.state import Head
 from aegis_proto.streams import stream_of
 
-from aegis_jobcontroller import metrics
+from aegis_jobcontroller import checked, metrics
 from aegis_jobcontroller.world import SILENT, Holding, Job, Node, Placed, World
 
 log = logging.getLogger(__name__)
-T = TypeVar("T", bound=msgspec.Struct)
 
 REREAD = 30.0
 FILTERS = {"NODES": ["aegis.node.*.taint", "aegis.node.*.slot.*", "aegis.place.*.*"], "FLEET": ["aegis.node.*.spec", "aegis.node.*.status"]}
@@ -61,9 +58,10 @@ class Cache:
         self._store = JobStore(bus)
         self._places: dict[tuple[str, str], Placed] = {}
         self._slots: dict[str, dict[str, Holding]] = {}
-        self._taints: dict[str, tuple[Taint, int]] = {}
+        self._taints: dict[str, Taint] = {}
         self._specs: dict[str, NodeSpec] = {}
         self._statuses: dict[str, NodeStatus] = {}
+        self._era = b""
         self._heads: dict[str, tuple[Head, int]] = {}
         self._jobs: dict[str, Job] = {}
         self._ended: dict[str, float] = {}
@@ -108,18 +106,14 @@ class Cache:
     def _node(self, name: str, spec: NodeSpec, now: float) -> Node:
         beat = self._beats.get(name)
         silent_for = now - max(beat or 0.0, self._hear_since)
-        taint = self._taints.get(name)
         return Node(
             spec,
             self._statuses.get(name),
             beat is not None and silent_for < SILENT,
             silent_for,
-            taint[0] if taint is not None else None,
+            self._taints.get(name),
             self._slots.get(name, _NO_SLOTS),
         )
-
-    def taint_seq(self, node: str) -> int:
-        return self._taints[node][1] if node in self._taints else 0
 
     # --- following the streams -----------------------------------------------------------------------------------------------------
 
@@ -162,6 +156,11 @@ class Cache:
         async with self._moved:
             self._moved.notify_all()
 
+    async def caught_up(self) -> None:
+        """Wait until every place that is stored now is part of the world."""
+        stored = await self._bus.get_many("NODES", ["aegis.place.*.*"], timeout=10.0)
+        await self.seen(max((item.seq for item in stored), default=0))
+
     async def seen(self, seq: int, timeout: float = 5.0) -> bool:
         """Wait until sequence `seq` of NODES is part of the world; False after `timeout` seconds."""
         try:
@@ -172,49 +171,40 @@ class Cache:
             return False
 
     def _take(self, stream: str, item: Stored) -> None:
+        """What cannot be read, or says what its subject may not say, changes nothing and goes to the dead letters."""
         tokens = item.subject.split(".")
-        if stream == "NODES" and tokens[1] == "place":
-            place = self._decode(Place, item)
-            # A released place is only waiting to be forgotten by the store.
-            if place is None or place.released:
-                self._places.pop((tokens[2], tokens[3]), None)
-            else:
-                self._places[tokens[2], tokens[3]] = Placed(place, item.seq)
-        elif tokens[3] == "slot":
-            slot = self._decode(Slot, item)
-            if slot is not None:
-                self._slots.setdefault(tokens[2], {})[tokens[4]] = Holding(slot, item.seq)
-        elif tokens[3] == "taint":
-            taint = self._decode(Taint, item)
-            if taint is not None:
-                self._taints[tokens[2]] = (taint, item.seq)
-        elif tokens[3] == "spec":
-            spec = self._decode(NodeSpec, item)
-            # The subject is what the server has proved; the body is only what was said.
-            if spec is not None:
-                self._specs[tokens[2]] = msgspec.structs.replace(spec, node=tokens[2])
-        elif tokens[3] == "status":
-            status = self._decode(NodeStatus, item)
-            if status is not None:
-                self._statuses[tokens[2]] = msgspec.structs.replace(status, node=tokens[2])
-
-    def _decode(self, kind: type[T], item: Stored) -> T | None:
-        if item.marker or not item.data:
-            return None
         try:
-            return decode(kind, item.data)
+            if item.marker or not item.data:
+                if stream == "NODES" and tokens[1] == "place":
+                    self._places.pop((tokens[2], tokens[3]), None)
+            elif stream == "NODES" and tokens[1] == "place":
+                place = checked.place(decode(Place, item.data), tokens[3])
+                # A released place is only waiting to be forgotten by the store.
+                if place.released:
+                    self._places.pop((tokens[2], tokens[3]), None)
+                else:
+                    self._places[tokens[2], tokens[3]] = Placed(place, item.seq)
+            elif tokens[3] == "slot":
+                self._slots.setdefault(tokens[2], {})[tokens[4]] = Holding(checked.slot(decode(Slot, item.data), tokens[4]), item.seq)
+            elif tokens[3] == "taint":
+                self._taints[tokens[2]] = checked.taint(decode(Taint, item.data), tokens[2])
+            elif tokens[3] == "spec":
+                self._specs[tokens[2]] = checked.spec(decode(NodeSpec, item.data), tokens[2])
+            elif tokens[3] == "status":
+                self._statuses[tokens[2]] = checked.status(decode(NodeStatus, item.data), tokens[2])
         except BadMessage as error:
-            metrics.UNREADABLE.labels(kind.__name__).inc()
+            metrics.UNREADABLE.labels(tokens[1] if tokens[1] == "place" else tokens[3]).inc()
             log.warning("%s: %s", item.subject, error)
             task = asyncio.create_task(self._bury(item, str(error)))
             self._burials.add(task)
             task.add_done_callback(self._burials.discard)
-            return None
 
     async def _bury(self, item: Stored, reason: str) -> None:
-        """What cannot be read goes to the dead letters, once whichever replica finds it."""
+        """What cannot be read goes to the dead letters, once whichever replica finds it. Of a slot without its body: that holds a join token and
+        the environment of a user, and more people read the dead letters than slots."""
         stream = stream_of(item.subject)
-        letter = DeadLetter(stream=stream, seq=item.seq, subject=item.subject, reason=reason[:500], data=item.data[:4096], at=item.time_ms)
+        data = b"" if item.subject.startswith("aegis.node.") and stream == "NODES" else item.data[:4096]
+        letter = DeadLetter(stream=stream, seq=item.seq, subject=item.subject, reason=reason[:500], data=data, at=item.time_ms)
         subject = subjects.dlq("jobcontroller", stream, subjects.token(item.subject, 2))
         try:
             await self._bus.publish(subject, encode(letter), msg_id=f"{stream}-{item.seq}-{item.time_ms}")
@@ -254,20 +244,31 @@ class Cache:
         """Every 30 s, and whenever something may have been missed."""
         while True:
             self._reread.clear()
+            before = {name: seq for name, (_, seq) in self._heads.items()}
             try:
+                era = await self._bus.get("CTL", subjects.ERA)
                 found = await self._bus.get_many("CTL", ["aegis.job.*.state"], timeout=30.0)
             except BusError as error:
                 log.warning("heads cannot be read yet: %s", error)
                 await asyncio.sleep(1.0)
                 continue
+            if era is not None and era.data != self._era:
+                # Another store: its sequences may have gone back, and what is known of the one before counts for nothing.
+                self._era = era.data
+                self._heads.clear()
+                self._jobs.clear()
+                self._stale.clear()
+                self._reread.set()  # also for what a view brought while this was read
             present = set()
             for item in found:
                 if not item.marker:
                     job = subjects.token(item.subject, 2)
                     present.add(job)
                     self._head(job, item.data, item.seq)
-            for job in [name for name in self._heads if name not in present]:
-                # Forgotten by the store (7 days after its end), or the store is another one.
+            for job, seq in before.items():
+                if job in present or self._heads.get(job, (None, seq))[1] != seq:
+                    continue
+                # Forgotten by the store (7 days after its end). What a view brought while this was read is newer than the reading, and stays.
                 for memory in (self._heads, self._jobs, self._ended, self._stale):
                     memory.pop(job, None)
             self._read_once.add("heads")

@@ -132,7 +132,6 @@ class Placer:
             self._credentials,
             addr,
             port,
-            keepFailed=True,
         )
         place = Place(head.uid, assign.pod, assign.attempt, assign.node, assign.slot, world.now)
         writes: list[Write] = [

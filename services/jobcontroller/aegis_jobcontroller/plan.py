@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from aegis_proto.ids import pod_index, pod_name
-from aegis_proto.messages import Place, Slot
+from aegis_proto.messages import Place, Slot, SlotStatus
 from aegis_proto.phases import Mode
 from aegis_proto.state import Pod
 
@@ -110,8 +110,8 @@ def refusal(job: Job, node: Node, world: World, taken: frozenset[tuple[str, str]
         return "errorNode", next(e.reason for e in job.head.errorNodes if e.name == node.name)
     if node.name in job.spec.exclude or (job.spec.nodes and node.name not in job.spec.nodes):
         return "notAsked", ""
-    if job.spec.gpuType and node.spec.gpuType and job.spec.gpuType != node.spec.gpuType:
-        return "gpuType", node.spec.gpuType
+    if job.spec.gpuType and job.spec.gpuType != node.spec.gpuType:
+        return "gpuType", node.spec.gpuType or "none"
     if any(node.holding(slot).slot.job == job.head.job for slot in node.names()):
         return "sameJob", ""
     if not any(free(node, slot) and (node.name, slot) not in taken for slot in node.names()):
@@ -134,18 +134,34 @@ def plan(world: World) -> list[Action]:
 
 
 def _adoptions(world: World) -> Iterator[Assign]:
-    """Workers that run though no record says so: the store was restored from an older copy. They are recorded where they are, and train on."""
+    """Workers that run though no record says so: the store was restored from an older copy. They are recorded where they are, and train on.
+
+    A daemon's word alone moves nobody: only the attempt that the state names is recorded, and only where there is no record to overrule.
+    """
+    done: set[tuple[str, str]] = set()
+    for node, status, job in _claims(world):
+        pod, placed = (status.job, status.pod), world.places.get((status.job, status.pod))
+        held = node.holding(status.slot).slot
+        mine = status.slot in node.names() and (held.job, held.pod) in (("", ""), pod)
+        if mine and pod not in done and status.attempt == job.pods[pod_index(status.pod)].attempt:
+            done.add(pod)
+            seq = placed.seq if placed is not None else 0
+            yield Assign(*pod, status.attempt, node.name, status.slot, seq, node.holding(status.slot).seq)
+
+
+def _claims(world: World) -> Iterator[tuple[Node, SlotStatus, Job]]:
+    """What daemons say that runs, of attempts that no record is as new as, where such a word may count: nothing is on record, or the job asks
+    everybody what runs."""
     for node in sorted(world.nodes.values(), key=lambda n: natural(n.name)):
         for status in node.status.slots if node.status is not None and node.alive and not node.rebooted else ():
             job = world.jobs.get(status.job)
-            if status.state != "running" or job is None or job.head.phase.terminal or job.head.uid != status.uid or status.slot not in node.names():
+            if status.state != "running" or job is None or job.head.phase.terminal or job.head.uid != status.uid:
                 continue
             placed = world.places.get((status.job, status.pod))
-            held = node.holding(status.slot).slot
-            newer = placed is None or placed.place.attempt < status.attempt
-            if newer and status.attempt >= job.pods[pod_index(status.pod)].attempt and (held.job, held.pod) in (("", ""), (status.job, status.pod)):
-                seq = placed.seq if placed is not None else 0
-                yield Assign(status.job, status.pod, status.attempt, node.name, status.slot, seq, node.holding(status.slot).seq)
+            trusted = placed is None or (job.head.adopting and placed.place.attempt < status.attempt)
+            index = pod_index(status.pod)
+            if trusted and index < len(job.pods) and status.attempt >= job.pods[index].attempt:
+                yield node, status, job
 
 
 # --- endings -------------------------------------------------------------------------------------------------------------------
@@ -180,7 +196,8 @@ def _ending(world: World, node: Node, slot: str) -> Action | None:
             return Release(node.name, slot, holding.seq)
         over = job.ended_for >= job.stop_after
     else:
-        over = not ended and job.pods[pod_index(holding.slot.pod)].attempt > placed.place.attempt
+        index = pod_index(holding.slot.pod)
+        over = not ended and index < len(job.pods) and job.pods[index].attempt > placed.place.attempt
     if over and not holding.slot.stop:
         return Stop(node.name, slot, holding.seq, holding.slot)
     return None
@@ -191,7 +208,7 @@ def _ending(world: World, node: Node, slot: str) -> Action | None:
 
 def _beginnings(world: World, adopted: Sequence[Assign]) -> list[Action]:
     taken = {(assign.node, assign.slot) for assign in adopted}
-    found_again = {(assign.job, assign.pod) for assign in adopted}
+    found_again = {(status.job, status.pod) for _, status, _ in _claims(world)}  # those of a later attempt wait until the state names it
     load = {node.name: sum(node.holding(slot).key is not None for slot in node.names()) for node in world.nodes.values()}
     actions: list[Action] = []
     for job in sorted(world.jobs.values(), key=lambda j: (-j.spec.priority, j.head.createdAt, j.head.job)):

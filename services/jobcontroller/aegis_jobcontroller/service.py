@@ -17,12 +17,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from aegis_bus import config
 from aegis_bus.connection import Bus
 from aegis_bus.crashpoint import crashpoint
-from aegis_bus.errors import BusError
+from aegis_bus.errors import BusError, Unreadable
 from aegis_bus.identity import Identity
 from aegis_bus.lease import Lease
 from aegis_bus.service import Service, run_service
 from aegis_proto import subjects
-from aegis_proto.messages import Era, decode, encode
+from aegis_proto.messages import BadMessage, Era, decode, encode
 
 from aegis_jobcontroller import metrics
 from aegis_jobcontroller.api import Api
@@ -39,6 +39,8 @@ TICK = 1.0
 GATHER = 0.02
 SHARE = 5
 """A pass that took t seconds is followed by at least SHARE times t of rest."""
+PAUSE, PAUSE_MAX = 0.5, 30.0
+"""Seconds before what failed is done again: the bus is back soon, a fault of ours is waited for longer each time."""
 TELLERS = 16
 
 
@@ -77,7 +79,7 @@ class Controller:
 
     async def _repeat(self, service: Service, work: Callable[[World], Awaitable[bool]]) -> None:
         """Do `work` on the present world whenever that has changed, and every TICK; at once again when it says that it changed something itself."""
-        changed = self.cache.changed()
+        changed, pause = self.cache.changed(), PAUSE
         while not service.stopping.is_set():
             try:
                 async with asyncio.timeout(TICK):
@@ -91,9 +93,14 @@ class Controller:
             try:
                 if await work(self.cache.world()):
                     changed.set()
-            except BusError as error:
-                log.warning("not finished, done again: %s", error)
-                await asyncio.sleep(0.5)
+                pause = PAUSE
+            except Exception as error:
+                # Whatever it is: a service that ends places nobody and tells nothing.
+                known = isinstance(error, BusError)
+                metrics.FAILED.labels(work.__name__.strip("_"), "bus" if known else "fault").inc()
+                log.log(logging.WARNING if known else logging.ERROR, "not finished, done again in %.1f s: %s", pause, error, exc_info=not known)
+                await asyncio.sleep(pause)
+                pause = PAUSE if known else min(PAUSE_MAX, 2 * pause)
                 changed.set()
 
     async def _place(self, world: World) -> bool:
@@ -134,7 +141,10 @@ class Controller:
         if self._era_of != self._bus.generation:
             generation = self._bus.generation
             stored = await self._bus.get("CTL", subjects.ERA)
-            self._known_era = decode(Era, stored.data) if stored is not None else Era("")
+            try:
+                self._known_era = decode(Era, stored.data) if stored is not None else Era("")
+            except BadMessage as error:
+                raise Unreadable(f"{subjects.ERA}: {error}") from None
             self._era_of = generation
         return self._known_era
 

@@ -7,6 +7,7 @@ answered and however often it was asked. The namespace is a token of the subject
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 import time
@@ -39,13 +40,15 @@ from aegis_proto.phases import FactKind, Mode
 from aegis_proto.state import Head, Owner
 
 from aegis_master import events, machine, metrics
-from aegis_master.owner import last_sequence
+from aegis_master.batch import last_sequence
 from aegis_master.ownership import Ownership
 from aegis_master.queries import Queries
 from aegis_master.settings import MasterSettings
 
 log = structlog.get_logger("aegis.master.api")
 _UID = re.compile(r"[A-Za-z0-9-]{8,64}\Z")
+ANSWER_WITHIN = 20.0
+"""Seconds: the right to answer lasts 30 s (`roles.RESPOND`)."""
 SIDE_BY_SIDE = 16
 """Requests handled at once per subscription."""
 
@@ -75,7 +78,13 @@ class Api:
     async def _answer(self, msg: Msg, verb: str, work: Callable[[], Awaitable[msgspec.Struct]]) -> None:
         code = "ok"
         try:
-            reply: msgspec.Struct = await work()
+            async with asyncio.timeout(ANSWER_WITHIN):
+                reply: msgspec.Struct = await work()
+        except TimeoutError:
+            code = "E108"
+            reply = RequestRefused(
+                code, f"{code} the master had no answer to {verb} within {ANSWER_WITHIN:g} s", "ask again; a repeat is safe"
+            ).reply()
         except RequestRefused as refused:
             code, reply = refused.code, refused.reply()
         except BusError as error:

@@ -42,9 +42,16 @@ class Heads:
         await self._bus.subscribe("aegis.view.job.*.progress", self._on_progress)
         await self.load()
 
-    async def load(self) -> None:
-        """Read all heads from the store; jobs that are no longer there are forgotten."""
+    async def load(self, anew: bool = False) -> None:
+        """Read all heads from the store; jobs that are no longer there are forgotten.
+
+        `anew`: it is another store. What is known of the one before, whose sequences may have been higher, counts for nothing.
+        """
         items = await self._bus.get_many("CTL", ["aegis.job.*.state"], timeout=30.0)
+        if anew:
+            self.seq = 0
+            for job in list(self._raw):
+                self._forget(job)
         found = set()
         for item in items:
             if item.marker or not item.data:

@@ -130,6 +130,9 @@ def _report(state: JobState, pod_name: str, kind_name: str, data: bytes, time_ms
     if message.uid != head.uid:
         return Taken(dropped="uid")
     if message.attempt < pod.attempt:
+        before = message.attempt == pod.attempt - 1 and message.boot == pod.oldBoot and message.era == head.era
+        if before and isinstance(body, StoppedData):  # the word of the one that was replaced: nothing of it runs any more
+            return Taken((ev.Stopped(index, message.attempt, message.boot, incarnation=body.incarnation, clean=body.clean),))
         return Taken(dropped="attempt")
     if isinstance(body, PendingData):
         ready = ev.PodReady(
@@ -245,7 +248,7 @@ def _job_fact(state: JobState, fact: Fact) -> Taken:
 
 def _pod_fact(state: JobState, index: int, fact: Fact, time_ms: int) -> Taken:
     pod, head = state.pod(index), state.head
-    if fact.attempt > pod.attempt or (fact.attempt < pod.attempt and fact.kind is not FactKind.GONE):
+    if fact.attempt > pod.attempt or (fact.attempt < pod.attempt and fact.kind not in (FactKind.GONE, FactKind.NODE_LOST)):
         return Taken(dropped="attempt")
     match fact.kind:
         case FactKind.RUNNING:

@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from aegis_proto.phases import LostReason
+from aegis_proto.phases import LostReason, Mode
+from aegis_proto.state import JobState
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,9 @@ class JudgeTimes:
     peer_memory: float = 60.0
     """How long another worker's Error speaks about who was silent when it came."""
     heartbeat: float = 5.0
+    fence: float = 90.0
+    """How long after its loss a worker that nobody has verified gone may still live: longer than it goes on alone (agent: 60 s without the bus and
+    without progress). The grace of a stop comes on top."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +47,13 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """Silent, and somebody else confirms it."""
+    """Silent, and somebody else confirms it. `silent`: seconds since it was last heard; it died then, not when we came to know."""
 
     index: int
     attempt: int
     reason: LostReason
     why: str
+    silent: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,17 @@ class _Watch:
     """The platform said anything about this attempt."""
     asked: bool = False
     unconfirmed_since: float = field(default=-1.0)
+
+
+def fenced(state: JobState, now_ms: int, fence: float) -> list[tuple[int, int]]:
+    """(index, attempt) of lost workers that nobody has verified gone, and that cannot live any more: alone they make no progress, and an agent that
+    hears nobody stops what makes none. `now_ms` by the server's clock, `fence` in seconds. A single worker needs nobody: of it only the platform's
+    word counts."""
+    head = state.head
+    if head.workerNum in (1, head.tally.filled) or head.adopting or head.phase.terminal or head.mode is not Mode.MANAGED:
+        return []
+    since = now_ms - round((fence + state.spec.stopGrace) * 1000)
+    return [(i, pod.attempt - 1) for i, pod in enumerate(state.pods()) if not pod.present and not pod.gone and not pod.finished and pod.ts <= since]
 
 
 class Judge:
@@ -138,7 +154,10 @@ class Judge:
             return
         watch.word = True
         watch.running = running
-        watch.unconfirmed_since = -1.0 if running else now
+        if running:
+            watch.unconfirmed_since = -1.0
+        elif watch.unconfirmed_since < 0:  # said again while it lasts: it lasts since it was said first
+            watch.unconfirmed_since = now
 
     def platform_unknown(self, index: int, attempt: int, now: float) -> None:
         """Answer to AskPlatform: it never said anything about this attempt."""
@@ -173,7 +192,8 @@ class Judge:
             peer = any(other != index and at >= watch.heard - times.heartbeat for other, at in self._peer_errors.items())
             unconfirmed = watch.unconfirmed_since >= 0 and now - watch.unconfirmed_since >= times.unconfirmed
             if peer:
-                findings.append(Dead(index, watch.attempt, LostReason.KILLED, f"silent for {now - watch.heard:.0f} s and missed by another worker"))
+                why = f"silent for {now - watch.heard:.0f} s and missed by another worker"
+                findings.append(Dead(index, watch.attempt, LostReason.KILLED, why, now - watch.heard))
             elif unconfirmed:
                 findings.append(
                     Dead(
@@ -181,6 +201,7 @@ class Judge:
                         watch.attempt,
                         LostReason.NODE_LOST,
                         f"silent for {now - watch.heard:.0f} s and not confirmed by the platform for {now - watch.unconfirmed_since:.0f} s",
+                        now - watch.heard,
                     )
                 )
         return findings

@@ -7,7 +7,8 @@ One loop, one commit in flight. A batch is what has arrived. Events from outside
 (deadline, death, era) are stepped in the same loop and fenced by the same commit: if it is refused they never happened, and whoever owns the job
 finds them again.
 Each commit is republished to every agent, so none is made for its own sake: what changes an order or a phase is stored at once; flags of a round of a
-large job (present, finished) within `flags` seconds; acknowledgements and the cursor ride along. Re-reading them after a crash gives the same.
+large job (present, finished, stopped) after `flags` seconds or as long as the round has lasted; acknowledgements and the cursor ride along.
+Re-reading them after a crash gives the same.
 """
 
 from __future__ import annotations
@@ -17,45 +18,29 @@ import math
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import msgspec
 import structlog
 from aegis_bus.connection import Bus, Stored, Subscription
 from aegis_bus.crashpoint import crashpoint
 from aegis_bus.errors import BusError, Rejected, Unreachable, Unreadable, WrongLastSequence
 from aegis_bus.jobstore import JobStore, Loaded
 from aegis_bus.ordered import Gap, OrderedReader
+from aegis_proto.ids import pod_name
 from aegis_proto.phases import Phase
 from aegis_proto.state import JobState, Transition
 
 from aegis_master import events as ev
 from aegis_master import intake, machine, metrics
+from aegis_master.batch import Batch, fresh, last_sequence, urgency
 from aegis_master.clock import ServerClock
 from aegis_master.effects import Effects
-from aegis_master.judge import Dead, Suspect
-from aegis_master.publish import Trace
+from aegis_master.judge import Dead, Suspect, fenced
 from aegis_master.settings import OwnerSettings
+from aegis_master.trace import Trace
 from aegis_master.watch import Watch
 
 log = structlog.get_logger("aegis.master.owner")
-FLAGS = (ev.Acked, ev.PodReady, ev.PodRunning, ev.Finished, ev.SuspectChanged)
-"""Events that, unless they complete something, only set a flag of a pod."""
-SMALL = 64
-"""Workers up to which flags are stored at once too: people watch, and few agents listen."""
-
-
-@dataclass(slots=True)
-class _Batch:
-    """What one turn of the loop did to the state, in memory."""
-
-    state: JobState
-    cursor: int
-    taken: int = 0
-    within: float = math.inf
-    """Seconds within which what changed must be stored."""
-    transitions: list[Transition] = field(default_factory=list)
-    notes: list[ev.Note] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +108,7 @@ class JobOwner:
                     if self._stopping:
                         return "released"
         finally:
-            metrics.forget_job(self.state.head)
+            metrics.forget_job(self.loaded.state.head)
             if heartbeats is not None:
                 await heartbeats.unsubscribe()
 
@@ -174,6 +159,8 @@ class JobOwner:
         """What was stepped and not stored never happened."""
         self._commit_by, self._uncommitted = math.inf, 0
         self._transitions, self._notes = [], []
+        if self.shared.trace:
+            self.shared.trace.void(self.loaded)
 
     async def _session(self) -> str:
         """From the stored state on, until something needs a reload or an end."""
@@ -208,7 +195,7 @@ class JobOwner:
             pump.result()
             return "reload"
         began = time.monotonic()
-        batch = _Batch(self.state, self.state.head.cursor)
+        batch = Batch(self.state, self.state.head.cursor)
         await self._take(batch, items)
         await self._from_time(batch)
         self.state = batch.state
@@ -219,7 +206,7 @@ class JobOwner:
         self._notes += batch.notes
         stop = self._stopping
         self._commit_by = min(self._commit_by, began + batch.within)
-        crowded = self._uncommitted >= self.shared.settings.batch
+        crowded = self._uncommitted >= max(self.shared.settings.batch, 4 * self.state.head.workerNum)
         if crowded or time.monotonic() >= self._commit_by or (stop and self.state is not self.loaded.state):
             taken = self._uncommitted
             await self._commit(self.state)
@@ -258,7 +245,7 @@ class JobOwner:
             due = min(due, max(passes, self._fire_again))
         return due
 
-    async def _take(self, batch: _Batch, items: Sequence[Stored | Gap]) -> None:
+    async def _take(self, batch: Batch, items: Sequence[Stored | Gap]) -> None:
         for item in items:
             if isinstance(item, Gap):
                 log.warning("reports were lost", job=self.job, cursor=batch.cursor, first=item.first_seq)
@@ -286,7 +273,7 @@ class JobOwner:
             if item.subject.endswith(".fact.job"):
                 batch.within = min(batch.within, self.shared.settings.lazy)
 
-    def _step(self, batch: _Batch, event: ev.Event, at: int) -> None:
+    def _step(self, batch: Batch, event: ev.Event, at: int) -> None:
         crashpoint("master.before-step")
         before = batch.state
         try:
@@ -302,24 +289,15 @@ class JobOwner:
             else:
                 batch.notes.append(effect)
         if after.head is not before.head or after.shards is not before.shards:
-            batch.within = min(batch.within, self._urgency(before, event, after))
+            batch.within = min(batch.within, urgency(before, event, after, self.shared.settings.flags, at))
         batch.transitions += fresh(before.head.recent, after.head.recent)
         batch.state = after
         if self.shared.trace:
             self.shared.trace.write(before, event, after, at)
 
-    def _urgency(self, before: JobState, event: ev.Event, after: JobState) -> float:
-        """Seconds within which this change must be stored. What the next owner reads again in the stream, and nobody acts on, may wait."""
-        ordered = after.head.order is not before.head.order or after.head.recent is not before.head.recent
-        if ordered or not isinstance(event, FLAGS):
-            return 0.0
-        if isinstance(event, ev.Acked):
-            return math.inf
-        return 0.0 if after.head.workerNum <= SMALL else self.shared.settings.flags
-
     # --- what time brings ------------------------------------------------------------------------------------------------------------
 
-    async def _from_time(self, batch: _Batch) -> None:
+    async def _from_time(self, batch: Batch) -> None:
         now_ms = self.shared.clock.now_ms()
         head = batch.state.head
         era = self.shared.era()
@@ -338,7 +316,7 @@ class JobOwner:
             self._next_tick = time.monotonic() + self.shared.settings.tick
             await self._tick(batch, now_ms)
 
-    async def _new_era(self, batch: _Batch, era: str, now_ms: int) -> None:
+    async def _new_era(self, batch: Batch, era: str, now_ms: int) -> None:
         """What was read so far is of another store: begin after what this one holds, and let everybody report anew."""
         log.warning("new era of the store", job=self.job, era=era, before=batch.state.head.era)
         self.quiet()
@@ -348,17 +326,24 @@ class JobOwner:
         batch.cursor = last
         batch.within = 0.0
 
-    async def _tick(self, batch: _Batch, now_ms: int) -> None:
+    async def _tick(self, batch: Batch, now_ms: int) -> None:
         now = time.monotonic()
         for finding in await self.watch.tick(batch.state, now):
             match finding:
                 case Suspect(index, attempt, suspect):
                     self._step(batch, ev.SuspectChanged(index, attempt, suspect), now_ms)
-                case Dead(index, attempt, reason, why):
+                case Dead(index, attempt, reason, why, silent):
                     metrics.DEAD.labels(reason.value).inc()
                     node = batch.state.pod(index).node
-                    self._step(batch, ev.PodLost(index, attempt, reason, now_ms, node=node, message=why), now_ms)
+                    died = now_ms - round(silent * 1000)
+                    self._step(batch, ev.PodLost(index, attempt, reason, died, node=node, message=why), now_ms)
                     crashpoint("master.death-before-commit")
+        for index, attempt in fenced(batch.state, now_ms, self.shared.settings.judge.fence):
+            log.warning("fenced: taken as gone", job=self.job, pod=pod_name(index), attempt=attempt)
+            self._step(batch, ev.PodGone(index, attempt), now_ms)
+        head = batch.state.head
+        if head.phase is Phase.RUN_COMMAND and self.watch.checkpoint > head.checkpointStep:
+            self._step(batch, ev.Checkpointed(head.incarnation, self.watch.checkpoint), now_ms)
         if self.watch.missing_acks(batch.state, now):
             metrics.REPUBLISHED.inc()
             batch.within = 0.0
@@ -382,6 +367,8 @@ class JobOwner:
                 log.warning("commit not stored, trying again", job=self.job, error=str(error))
                 await asyncio.sleep(random.uniform(0.05, 0.25) if getattr(error, "retryable", True) else 1.0)
         crashpoint("master.after-commit")
+        if self.shared.trace:
+            self.shared.trace.committed(loaded)
         self.shared.clock.saw(loaded.time_ms)
         metrics.show_job(self.loaded.state.head, loaded.state.head)
         self.loaded = loaded
@@ -416,22 +403,3 @@ class JobOwner:
         crashpoint("master.release-before-cas")
         await self.shared.store.take_over(self.loaded, "")
         crashpoint("master.release-after-cas")
-
-
-def fresh(before: tuple[Transition, ...], after: tuple[Transition, ...]) -> tuple[Transition, ...]:
-    """The transitions that one step added at the end of `recent`."""
-    if after is before or not after:
-        return ()
-    if not before:
-        return after
-    last = before[-1]
-    for i in range(len(after) - 1, -1, -1):
-        if after[i] is last:
-            return after[i + 1 :]
-    return after
-
-
-async def last_sequence(bus: Bus, stream: str) -> int:
-    """Last sequence of a stream, 0 when it never held anything."""
-    info = msgspec.json.decode(await bus.request(f"$JS.API.STREAM.INFO.{stream}", b"", timeout=5.0))
-    return int(info["state"]["last_seq"])

@@ -59,6 +59,8 @@ class Ownership:
         self._taking: set[str] = set()
         self._limit = asyncio.Semaphore(SIDE_BY_SIDE)
         self._healed: set[str] = set()
+        self._unreadable: dict[str, int] = {}
+        """job -> CTL sequence of the head whose parts this replica cannot read: not tried again until it changes"""
         self._wake = asyncio.Event()
         self._stopping = False
         self._background: set[asyncio.Task[None]] = set()
@@ -89,7 +91,11 @@ class Ownership:
     def _scan(self, now: float) -> None:
         unowned = 0
         soonest = float("inf")
-        for job, _, head in self.heads.readable():
+        known_jobs = set()
+        for job, seq, head in self.heads.readable():
+            known_jobs.add(job)
+            if self._unreadable.get(job, seq) != seq:
+                del self._unreadable[job]
             if head.phase.terminal:
                 self._heal_ended(head)
                 continue
@@ -103,10 +109,16 @@ class Ownership:
                 since = now
                 self._orphaned[job] = (owner, since)
             wait = rank(job, self.shared.replica, self.live) * self.settings.takeover_delay
+            if job in self._unreadable:
+                continue
             if now - since >= wait and job not in self._taking:
                 self._spawn(self._take(job))
             elif wait:
                 soonest = min(soonest, since + wait - now)
+        self._healed &= known_jobs
+        for gone in [job for job in (*self._orphaned, *self._unreadable) if job not in known_jobs]:
+            self._orphaned.pop(gone, None)
+            self._unreadable.pop(gone, None)
         self.unowned = unowned
         metrics.JOBS_UNOWNED.set(unowned)
         if 0 < soonest < self.settings.scan:
@@ -132,6 +144,7 @@ class Ownership:
             log.debug("another replica was faster", job=job)
         except Unreadable as error:
             log.warning("job not readable here: left alone", job=job, error=str(error), reads=WIRE_VERSION)
+            self._unreadable[job] = self.heads.get(job)[0]
         except BusError as error:
             log.info("job not taken now", job=job, error=str(error))
         finally:

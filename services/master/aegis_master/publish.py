@@ -1,6 +1,6 @@
-"""What follows a commit: job events, dead letters, progress, the trace. Effects only: nothing here decides.
+"""What follows a commit: job events, dead letters, progress. Effects only: nothing here decides.
 
-Writes EVENTS `aegis.job.<j>.event` and `.progress`, DLQ, one structured log line per transition, and (AEGIS_MASTER_TRACE) a file of NDJSON.
+Writes EVENTS `aegis.job.<j>.event` and `.progress`, DLQ, and one structured log line per transition.
 An event is a rendering of a transition, and the head carries the last 16: so what a dead owner did not publish is published by the next one
 (`heal`), and its id is derived from the transition, so that a repeat is a duplicate for the server and for every reader.
 """
@@ -8,16 +8,14 @@ An event is a rendering of a transition, and the head carries the last 16: so wh
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import IO
 
 import msgspec
 import structlog
 from aegis_bus.connection import Bus, Stored
 from aegis_bus.crashpoint import crashpoint
-from aegis_bus.errors import BusError, Rejected
+from aegis_bus.errors import BusError
 from aegis_bus.metrics import DEAD_LETTERS
 from aegis_proto import subjects
 from aegis_proto.api import DeadLetter, Progress
@@ -26,7 +24,7 @@ from aegis_proto.messages import AegisLog, BadMessage, JobEvent, decode, encode
 from aegis_proto.state import Head, JobState, Transition
 
 from aegis_master import metrics
-from aegis_master.events import Event, Note
+from aegis_master.events import Note
 
 log = structlog.get_logger("aegis.master")
 MAX_DEAD_LETTER = 8192
@@ -170,14 +168,14 @@ class Publisher:
         )
 
     async def dead_letter(self, job: str, item: Stored, reason: str) -> None:
-        """Keep what did not decode, once. A full or refused dead-letter stream costs the letter, never the service."""
+        """Keep what did not decode, once. A dead-letter stream that is full, refuses or does not answer costs the letter, never the job's turn."""
         crashpoint("master.dlq-before")
         letter = DeadLetter("REPORTS", item.seq, item.subject, reason[:300], item.data[:MAX_DEAD_LETTER], item.time_ms)
         log.warning("message refused", job=job, subject=item.subject, seq=item.seq, reason=reason[:300])
         DEAD_LETTERS.labels("master").inc()
         try:
             await self.bus.publish(subjects.dlq("master", "REPORTS", job), encode(letter), msg_id=f"dlq-REPORTS-{item.seq}", timeout=5.0)
-        except Rejected as error:
+        except BusError as error:
             log.error("dead letter not stored", job=job, seq=item.seq, error=str(error))
         crashpoint("master.dlq-after")
 
@@ -187,49 +185,3 @@ class Publisher:
             await self.bus.publish(subjects.job_progress(progress.job), encode(progress), timeout=2.0)
         except BusError as error:
             log.debug("progress not stored", job=progress.job, error=str(error))
-
-
-class Trace:
-    """NDJSON of (event, resulting head), for validation against the model. Off unless a file is named."""
-
-    def __init__(self, path: str = "") -> None:
-        self._file: IO[bytes] | None = None
-        if path:
-            self._file = open(path.replace("%p", str(os.getpid())), "ab", buffering=0)  # noqa: SIM115 (open for the life of the process)
-
-    def __bool__(self) -> bool:
-        return self._file is not None
-
-    def write(self, before: JobState, event: Event | None, after: JobState, at: int) -> None:
-        if self._file is None:
-            return
-        head = after.head
-        line = dict(
-            at=at,
-            job=head.job,
-            event=type(event).__name__ if event is not None else "start",
-            args=msgspec.to_builtins(event) if event is not None else {},
-            before=before.head.phase.value,
-            phase=head.phase.value,
-            mode=head.mode.value,
-            seqNum=head.seqNum,
-            incarnation=head.incarnation,
-            recoverCount=head.recoverCount,
-            countedIncarnation=head.countedIncarnation,
-            shouldQuit=head.shouldQuit,
-            booted=head.booted,
-            order=head.order.phase.value,
-            cursor=head.cursor,
-            term=head.owner.term,
-            owner=head.owner.replica,
-        )
-        if head.workerNum <= 64:
-            line["retries"] = [pod.retries for pod in after.pods()]
-            line["up"] = [pod.present for pod in after.pods()]
-            line["finished"] = [pod.finished for pod in after.pods()]
-        self._file.write(msgspec.json.encode(line) + b"\n")
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None

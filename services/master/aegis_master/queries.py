@@ -6,6 +6,7 @@ Every answer carries the sequence it knows, so that a watcher can subscribe firs
 from __future__ import annotations
 
 import msgspec
+import structlog
 from aegis_bus.connection import Bus
 from aegis_bus.errors import Unreadable
 from aegis_bus.jobstore import JobStore
@@ -35,6 +36,7 @@ from aegis_master import story
 from aegis_master.heads import Heads
 from aegis_master.ownership import Ownership
 
+log = structlog.get_logger("aegis.master.queries")
 MAX_JOBS = 300
 MAX_WORKERS = 500
 MAX_EVENTS = 300
@@ -106,7 +108,8 @@ class Queries:
         return totals
 
     async def events(self, namespace: str, request: EventsRequest) -> Events:
-        """Events of one job after `afterSeq`, oldest first, at most a page; the newest page when `afterSeq` is 0."""
+        """Events of one job after `afterSeq`, oldest first, at most a page; the newest page when it is 0 (`more`: there are older ones), the first
+        page when it is -1."""
         found = await self.store.head(request.job) if is_id(request.job) else None
         if found is None or (namespace and found[0].namespace != namespace):
             raise RequestRefused("E104", f'E104 no job "{request.job[:60]}"', "aegis job ls --all")
@@ -117,22 +120,24 @@ class Queries:
         limit = max(1, min(request.limit, MAX_EVENTS))
         items: list[StoredEvent] = []
         size = 0
-        async with OrderedReader(self.bus, "EVENTS", [subject], start=request.afterSeq + 1) as reader:
+        older = False
+        async with OrderedReader(self.bus, "EVENTS", [subject], start=max(1, request.afterSeq + 1)) as reader:
             async for item in reader:
                 if isinstance(item, Gap):
                     continue
                 try:
                     items.append(StoredEvent(item.seq, decode(JobEvent, item.data)))
-                except BadMessage:
-                    continue
-                size += len(item.data)
+                    size += len(item.data)
+                except BadMessage as error:  # of a newer version: the others are shown
+                    log.info("event not readable here", job=request.job, seq=item.seq, error=str(error))
                 if request.afterSeq and (len(items) >= limit or size > MAX_REPLY):
                     return Events(tuple(items), items[-1].seq, more=items[-1].seq < last.seq)
                 while len(items) > limit or size > MAX_REPLY:
                     size -= len(msgspec.json.encode(items.pop(0).event))
+                    older = True
                 if item.seq >= last.seq:
                     break
-        return Events(tuple(items), last.seq)
+        return Events(tuple(items), last.seq, more=older)
 
     def status(self, namespace: str, used: float) -> Status:
         """The control plane as this replica sees it; jobs only of the namespace when one is given."""

@@ -41,6 +41,7 @@ def _stale(draft: Draft, pod: Pod, event: Finished | Errored) -> str:
 
 
 def acked(draft: Draft, event: Acked) -> None:
+    """The order of a round arrived. A Finish or Error of the round says the same: an agent that answers at once sends nothing else."""
     pod = draft.pod(event.index)
     if event.attempt != pod.attempt or not pod.present or event.boot != pod.boot:
         draft.drop("attempt")
@@ -69,19 +70,21 @@ def stopped(draft: Draft, event: Stopped) -> None:
 def finished(draft: Draft, event: Finished) -> None:
     """Finish of the present round: done, or diagnosed (with results)."""
     pod, head = draft.pod(event.index), draft.head
+    acknowledged = max(pod.acked, event.seq_num)
     why = _stale(draft, pod, event) or ("leaving" if pod.toQuit else "")
     if why:
         draft.drop(why)
     elif head.phase is Phase.RUN_COMMAND:
         hung = head.tally.hung
-        draft.change(event.index, finished=True, mark="", exitCode=event.exit_code)
+        draft.change(event.index, finished=True, mark="", exitCode=event.exit_code, acked=acknowledged)
         if event.step > head.step:
             draft.set(step=event.step)
         if hung and not draft.head.tally.hung:
             rounds.unhung(draft)
     else:
         failed = rounds.worst(event.results, event.tree_gone)
-        draft.change(event.index, finished=True, failed=failed, stopped=head.incarnation if event.tree_gone and head.started else pod.stopped)
+        stopped = head.incarnation if event.tree_gone and head.started else pod.stopped
+        draft.change(event.index, finished=True, failed=failed, stopped=stopped, acked=acknowledged)
         if event.index == 0 and 0 < len(event.addr) <= MAX_ADDR and 0 <= event.port < 65536:
             draft.set(masterAddr=event.addr, masterPort=event.port)
         for result in [result for result in event.results if not result.Pass][:MAX_NOTES]:
@@ -107,7 +110,7 @@ def errored(draft: Draft, event: Errored) -> None:
         _run_failed(draft, pod, event)
     else:
         failed = "gpu" if event.reason is LostReason.GPU_LOST else ""
-        draft.change(event.index, errored=True, failed=failed, reason=event.reason.value)
+        draft.change(event.index, errored=True, failed=failed, reason=event.reason.value, acked=max(pod.acked, event.seq_num))
         draft.note("undiagnosed", f"{pod_name(event.index)} could not diagnose: {event.message or event.reason.value}", event.index, node=pod.node)
 
 

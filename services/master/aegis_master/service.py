@@ -31,9 +31,10 @@ from aegis_master.heads import Heads
 from aegis_master.judge import JudgeTimes
 from aegis_master.owner import Shared
 from aegis_master.ownership import Ownership
-from aegis_master.publish import Publisher, Trace
+from aegis_master.publish import Publisher
 from aegis_master.queries import Queries
 from aegis_master.settings import MasterSettings, OwnerSettings
+from aegis_master.trace import Trace
 
 log = structlog.get_logger("aegis.master.service")
 HEADS_AGAIN = 300.0
@@ -140,11 +141,13 @@ class Master:
             log.error("the era of the store is not readable", error=str(error))
             return
         if era != self.era.era:
-            known, self.era.era = self.era.era, era
+            known = self.era.era
             if known:
                 log.warning("the store is another one", era=era, before=known)
                 self.ownership.quiet()
-                self.ownership.poke()
+                await self.heads.load(anew=True)
+            self.era.era = era
+            self.ownership.poke()
 
     async def stop(self, grace: float) -> None:
         """Give all jobs away, then the lease, so that others take over at once."""

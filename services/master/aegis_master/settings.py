@@ -12,8 +12,9 @@ class OwnerSettings:
     """Of one job's owner. Seconds, unless named otherwise."""
 
     judge: JudgeTimes = field(default_factory=JudgeTimes)
-    flags: float = 0.25
-    """Flags of a round of a large job (present, finished) are stored within this long; orders and phases at once."""
+    flags: float = 2.0
+    """Flags of a round of a large job (present, finished, stopped) are stored within this long, or as long as the round has lasted (`batch.urgency`),
+    since each commit reaches every agent; orders and phases are stored at once."""
     batch: int = 1000
     """Most reports stepped together."""
     lazy: float = 0.5

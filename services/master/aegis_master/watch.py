@@ -27,6 +27,8 @@ from aegis_master.settings import OwnerSettings
 
 log = structlog.get_logger("aegis.master.watch")
 _heartbeat = msgspec.json.Decoder(Heartbeat)
+ANSWERING, PATIENCE = 0.5, 5.0
+"""While answers still come (seconds since the last one), an order is not repeated to all, for at most so many times `ack_after`."""
 ACKED_ROUNDS = frozenset({Phase.BOOT_CHECKING, Phase.RUN_COMMAND, Phase.TROUBLESHOOTING})
 
 
@@ -41,8 +43,10 @@ class Watch:
         self.job = job
         self.judge = Judge(settings.judge, time.monotonic())
         self._incarnation = -1
+        self.checkpoint = -1
+        """Newest complete checkpoint (step) that a worker told in the present incarnation."""
         self._followed: object = None
-        self._order_at = time.monotonic()
+        self._order_at = self._answered_at = time.monotonic()
         self._order_seq = -1
         self._repeats = 0
         self._progress_at = 0.0
@@ -60,6 +64,8 @@ class Watch:
             return
         step = beat.step if beat.incarnation == self._incarnation else -1
         counted = self.judge.heartbeat(index, beat.attempt, beat.boot, beat.n, now=time.monotonic(), step=step)
+        if counted and beat.incarnation == self._incarnation and beat.checkpoint > self.checkpoint:
+            self.checkpoint = beat.checkpoint
         (_COUNTED if counted else _OTHER).inc()
 
     def take(self, taken: Taken) -> None:
@@ -67,6 +73,7 @@ class Watch:
         now = time.monotonic()
         if taken.heard >= 0:
             self.judge.heard(taken.heard, now)
+            self._answered_at = now
         if taken.peer_error >= 0:
             self.judge.peer_error(taken.peer_error, now)
         if taken.word is not None:
@@ -93,6 +100,7 @@ class Watch:
         """Who is to be watched: who is there, while the job is managed."""
         if state.head.incarnation != self._incarnation:
             self._incarnation = state.head.incarnation
+            self.checkpoint = -1
             self.judge.forget_steps()
         if state.shards is self._followed:
             return
@@ -124,7 +132,8 @@ class Watch:
         settings = self.settings
         if state.head.phase not in ACKED_ROUNDS or state.head.mode is not Mode.MANAGED or self._repeats >= settings.ack_repeats:
             return False
-        if now - self._order_at < settings.ack_after:
+        waited = now - self._order_at
+        if waited < settings.ack_after or (now - self._answered_at < ANSWERING and waited < PATIENCE * settings.ack_after):
             return False
         if all(pod.acked >= order.seqNum or not pod.present or pod.finished for shard in state.shards for pod in shard):
             return False

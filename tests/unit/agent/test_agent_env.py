@@ -115,7 +115,6 @@ SECRETS = {
     "AEGIS_BUS_SERVERS": "nats://x",
     "AEGIS_ROOT_SECRET": "x",
     "AEGIS_NKEY_SEED": "SU",
-    "NATS_CREDS": "/c",
 }
 
 
@@ -132,7 +131,7 @@ def test_no_secret_of_the_agent_reaches_the_command() -> None:
 
 
 def test_the_users_own_secrets_do() -> None:
-    mine = {"HF_TOKEN": "a", "WANDB_API_KEY": "b", "AWS_SECRET_ACCESS_KEY": "c", "PATH": "/bin"}
+    mine = {"HF_TOKEN": "a", "WANDB_API_KEY": "b", "AWS_SECRET_ACCESS_KEY": "c", "NATS_TOKEN": "d", "NATS_CREDS": "/e", "PATH": "/bin"}
     assert {name: rank_environment(mine, PLAN, 0)[name] for name in mine} == mine
 
 

@@ -114,6 +114,39 @@ async def test_a_refused_error_is_tried_again_and_a_refused_ack_lets_the_others_
     pump.cancel()
 
 
+def put_late(queue: Reports, number: int) -> None:
+    queue.put_late(subjects.report("job-1", "w0", "ack"), message("ack", number))
+
+
+@pytest.mark.parametrize("answer", ["finish", "error"])
+async def test_a_round_that_is_answered_at_once_costs_one_report(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports, "ACK_LATE", (0.05, 0.05))
+    bus = Away()
+    bus.here.set()
+    queue = Reports(bus.publish, bus.wait)
+    pump = asyncio.create_task(queue.pump())
+    put_late(queue, 1)
+    put(queue, answer, 1)
+    put_late(queue, 2)
+    await until(lambda: len(bus.got) == 2, "the acknowledgement of the next round")
+    assert bus.got == [1, 2]
+    pump.cancel()
+
+
+async def test_only_the_newest_round_is_acknowledged_and_an_answer_of_another_does_not_stand_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports, "ACK_LATE", (0.05, 0.05))
+    bus = Away()
+    bus.here.set()
+    queue = Reports(bus.publish, bus.wait)
+    pump = asyncio.create_task(queue.pump())
+    put_late(queue, 1)
+    put_late(queue, 3)
+    put(queue, "error", 2)  # of the run that the order stops
+    await until(lambda: len(bus.got) == 2, "the acknowledgement")
+    assert bus.got == [2, 3]
+    pump.cancel()
+
+
 async def test_ids_cannot_be_guessed_nor_repeat() -> None:
     ids: list[str] = []
 

@@ -251,6 +251,21 @@ async def test_a_cgroup_of_ours_holds_the_run_and_is_gone_with_it(reaper: Reaper
     assert (await run.stop()).clean and not folder.exists()
 
 
+@pytest.mark.skipif(cgroup.own_cgroup() is None or not os.access(cgroup.own_cgroup() or "/", os.W_OK), reason="no cgroup of our own here")
+async def test_empty_cgroups_of_killed_agents_go_and_used_ones_stay(reaper: Reaper, monkeypatch: pytest.MonkeyPatch) -> None:
+    used, empty = cgroup.Cgroup.make(SCOPE), cgroup.Cgroup.make(f"{SCOPE}-left")
+    assert used is not None and empty is not None
+    child = reaper.spawn(["sleep", "600"], env=os.environ, cgroup_procs=used.procs)
+    cgroup.remove_abandoned(used.folder.parent)
+    assert empty.folder.exists()  # young: its agent may be about to use it
+    monkeypatch.setattr(cgroup, "ABANDONED", -1.0)
+    cgroup.remove_abandoned(used.folder.parent)
+    assert used.folder.exists() and not empty.folder.exists()
+    used.kill()
+    assert await child.exit == -9
+    used.remove()
+
+
 async def test_exit_is_noticed_at_once(reaper: Reaper) -> None:
     noticed = []
     for _ in range(3):

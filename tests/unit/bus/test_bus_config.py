@@ -31,7 +31,7 @@ def place(tmp_path: Path) -> Place:
 
 def test_without_anything_there_are_the_defaults(place: Place) -> None:
     settings = place.load()
-    assert (settings.job.max_retry, settings.hang.timeout, settings.actions.mode, settings.actions.max_excluded) == (3, 600.0, "observe", 0.1)
+    assert (settings.job.max_retry, settings.hang.timeout, settings.logs.level, settings.master.common_share) == (3, 600.0, "info", 0.2)
     assert settings.origin("job.maxRetry") == "default"
 
 
@@ -93,9 +93,8 @@ def test_an_unknown_key_names_file_line_and_the_nearest(place: Place) -> None:
             'E130 aegis.toml:2: hang.timeout = "soon": expected a duration such as 10min, 90s, 24h or a number of seconds',
         ),
         ("[hang]\ntimeout = -1\n", "E130 aegis.toml:2: hang.timeout = -1: expected a duration"),
-        ('[actions]\nmaxExcluded = "120%"\n', 'E130 aegis.toml:2: actions.maxExcluded = "120%": expected a share from 0 to 1, or 0% to 100%'),
-        ('[actions]\nmode = "kill"\n', 'E130 aegis.toml:2: actions.mode = "kill": expected one of observe, advise, act'),
-        ("[checks]\nmounts = 3\n", "E130 aegis.toml:2: checks.mounts = 3: expected a list of texts"),
+        ('[master]\ncommonShare = "120%"\n', 'E130 aegis.toml:2: master.commonShare = "120%": expected a share from 0 to 1, or 0% to 100%'),
+        ('[logs]\nlevel = "loud"\n', 'E130 aegis.toml:2: logs.level = "loud": expected one of debug, info, warning, error'),
         ("[job\n", "E130 aegis.toml: not TOML: "),
     ],
 )
@@ -106,9 +105,9 @@ def test_a_mistake_in_a_file_is_named(place: Place, text: str, message: str) -> 
     assert str(caught.value).startswith(message)
 
 
-@pytest.mark.parametrize("section", ["bus", "credentials", "notify"])
-def test_a_cloned_folder_is_not_trusted_with_servers_secrets_and_notices(place: Place, section: str) -> None:
-    text = {"bus": 'servers = ["nats://evil:4222"]', "credentials": 'server = "evil:1"', "notify": 'urls = ["http://evil"]'}[section]
+@pytest.mark.parametrize("section", ["bus", "credentials"])
+def test_a_cloned_folder_is_not_trusted_with_servers_and_secrets(place: Place, section: str) -> None:
+    text = {"bus": 'servers = ["nats://evil:4222"]', "credentials": 'server = "evil:1"'}[section]
     place.local.write_text(f"[{section}]\n{text}\n")
     with pytest.raises(ConfigError, match=rf"^E130 aegis\.toml:1: \[{section}\] may not be set by the file of the working folder"):
         place.load()
@@ -138,10 +137,10 @@ def test_an_unknown_flag_and_a_missing_file_are_named(place: Place) -> None:
 
 
 def test_lists_shares_and_texts_read_the_same_in_file_and_environment(place: Place) -> None:
-    place.user.write_text('[bus]\nservers = ["nats://a:1", "nats://b:2"]\n[actions]\nmaxExcluded = 0.2\n[job]\nnprocPerNode = 8\n')
+    place.user.write_text('[bus]\nservers = ["nats://a:1", "nats://b:2"]\n[master]\ncommonShare = 0.3\n[job]\nnprocPerNode = 8\n')
     from_file = place.load()
     place.user.unlink()
-    place.env = {"AEGIS_BUS_SERVERS": "nats://a:1, nats://b:2", "AEGIS_ACTIONS_MAX_EXCLUDED": "20%", "AEGIS_JOB_NPROC_PER_NODE": "8"}
+    place.env = {"AEGIS_BUS_SERVERS": "nats://a:1, nats://b:2", "AEGIS_MASTER_COMMON_SHARE": "30%", "AEGIS_JOB_NPROC_PER_NODE": "8"}
     from_env = place.load()
     assert from_file == from_env
     assert from_env.bus.servers == ("nats://a:1", "nats://b:2")
@@ -163,8 +162,8 @@ def test_what_is_no_duration_is_refused(text: object) -> None:
 
 
 def test_every_setting_has_a_row_with_its_origin(place: Place) -> None:
-    place.env = {"AEGIS_AGENT_HEARTBEAT": "2s"}
+    place.env = {"AEGIS_BUS_LEASE_TTL": "2s"}
     rows = {key: (value, origin) for key, value, origin in place.load().rows()}
-    assert rows["agent.heartbeat"] == (2.0, "AEGIS_AGENT_HEARTBEAT")
-    assert rows["actions.mode"] == ("observe", "default")
+    assert rows["bus.leaseTtl"] == (2.0, "AEGIS_BUS_LEASE_TTL")
+    assert rows["logs.level"] == ("info", "default")
     assert set(rows) == set(config.KEYS)

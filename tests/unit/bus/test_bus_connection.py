@@ -111,7 +111,7 @@ async def test_a_server_that_stops_answering_is_left_and_found_again(
 ) -> None:
     """A half-open link: nothing is refused, nothing answers. The pings find it."""
     monkeypatch.setattr(link, "PING_INTERVAL", 0.2)
-    monkeypatch.setattr("aegis_bus.connection.DIAL_TIMEOUT", 0.5)
+    monkeypatch.setattr("aegis_bus.supervisor.DIAL_TIMEOUT", 0.5)
     bus = await make_bus()
     assert nats_server.process is not None
     os.kill(nats_server.process.pid, signal.SIGSTOP)
@@ -123,7 +123,7 @@ async def test_a_server_that_stops_answering_is_left_and_found_again(
 
 
 async def test_many_clients_do_not_come_back_at_one_moment(nats_server: NatsServer, make_bus: MakeBus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aegis_bus.connection.FIRST_WAIT", 1.0)
+    monkeypatch.setattr("aegis_bus.supervisor.FIRST_WAIT", 1.0)
     buses = [await make_bus() for _ in range(20)]
     back: list[float] = []
     for bus in buses:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 COMMANDS = [
     *(("job", verb) for verb in ["submit", "ls", "show", "events", "logs", "why", "attach", "wait", "stop", "suspend", "resume", "restart", "set"]),
-    *(("node", verb) for verb in ["ls", "show", "taint", "untaint"]),
+    *(("node", verb) for verb in ["ls", "show", "taint", "untaint", "lost"]),
     *(("creds", verb) for verb in ["issue", "revoke"]),
     *(("context", verb) for verb in ["add", "use", "ls"]),
     *(("config", verb) for verb in ["show", "check", "init"]),
@@ -20,7 +20,7 @@ COMMANDS = [
 ]
 ALIASES = [("job", "list"), ("job", "describe"), ("node", "list"), ("node", "describe"), ("context", "list")]
 SHARED = ("--context", "--namespace", "--output", "--json", "--quiet", "--verbose", "--timeout", "--no-color", "--config")
-ACTING = [("run",), ("job", "submit"), ("job", "stop"), ("node", "taint"), ("creds", "issue"), ("up",), ("down",), ("setup",)]
+ACTING = [("run",), ("job", "submit"), ("job", "stop"), ("node", "taint"), ("node", "lost"), ("creds", "issue"), ("up",), ("down",), ("setup",)]
 
 
 @pytest.fixture(autouse=True)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aegis_bus.natsserver import NatsServer
 from aegis_cli.stack import client as stacks
 from aegis_cli.stack import guard
 
@@ -345,6 +346,15 @@ def test_setup_makes_a_site_once_and_refuses_a_strange_one(aegis: Aegis) -> None
     assert aegis("setup", "--state", "site")[0] == 0
     assert (aegis.folder / "site" / "root.secret").read_bytes() == secret
     assert secret.strip() not in out.encode()
+
+
+def test_setup_makes_the_streams_once_and_a_new_era_when_restored(aegis: Aegis, tmp_path: Path) -> None:
+    assert aegis("setup", "--state", "site")[0] == 0
+    with NatsServer(tmp_path / "nats", auth_conf=(aegis.folder / "site" / "auth.conf").read_text(), die_with_parent=True) as server:
+        words = ("setup", "--state", "site", "--server", server.url)
+        first, again = aegis.json(*words), aegis.json(*words)
+        assert first["era"] and again["era"] == first["era"]
+        assert aegis.json(*words, "--restored")["era"] > first["era"]
 
 
 def test_a_run_ends_when_its_stack_does(aegis: Aegis, tmp_path: Path) -> None:

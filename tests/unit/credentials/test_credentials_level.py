@@ -21,6 +21,7 @@ from aegis_bus.identity import Identity
 from aegis_bus.natsserver import NatsServer
 from aegis_credentials import accounts
 from aegis_credentials.claims import PushFailed
+from aegis_credentials.record import CredRecord
 from aegis_credentials.setup import create_site
 from aegis_proto import messages, subjects
 from aegis_proto.enroll import Refused, Unreachable, enroll
@@ -403,3 +404,28 @@ def test_an_address_that_is_taken_is_named(secured: Secured, launch: Launch) -> 
     process = launch("c8", wait=False, AEGIS_CREDENTIALS_LISTEN=f"127.0.0.1:{secured.server.port}")
     assert process.popen.wait(20) != 0
     assert f"127.0.0.1:{secured.server.port}" in process.log.read_text()
+
+
+async def test_records_of_a_newer_version_are_left_alone_and_end_nothing(secured: Secured, service: Running) -> None:
+    """What they say is not known, so no account is rendered without them; jobs and other accounts are looked after as ever."""
+    admin = await secured.bus("admin")
+    newer = b'{"v":99,"revoked":{}}'
+    subject = subjects.cred_node("n-newer")
+    stored = await admin.publish(subject, newer)
+    try:
+        await add_job(secured, "newer-000001")
+        service.level.everything()
+
+        async def has_account() -> bool:
+            account = secured.site.secret.job_account("newer-000001", secured.jobs["newer-000001"]).public
+            return account in await service.authority.claims.listed()
+
+        await until(has_account, 20.0)
+        with pytest.raises(messages.BadMessage):
+            await service.authority.ensure_site()
+        kept = await admin.get("CTL", subject)
+        assert kept is not None and (kept.seq, kept.data) == (stored.seq, newer)
+    finally:
+        await admin.publish(subject, messages.encode(CredRecord()))
+        await admin.close()
+    await service.authority.ensure_site()

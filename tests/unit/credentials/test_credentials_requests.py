@@ -166,6 +166,9 @@ async def test_a_node_gets_a_jwt_or_a_join_token(secured: Secured, service: Runn
         {"role": "reader", "nkey": Nkey.new("account").public},
         {"role": "reader", "nkey": "U" * 56},
         {"role": "reader", "ttl": 0.0},
+        {"role": "operator", "ttl": 0.0},
+        {"role": "node", "node": "n1", "ttl": 1.0},
+        {"role": "node", "node": "n1", "ttl": 0.0, "join": True},
         {"role": "reader", "ttl": -1.0},
         {"role": "reader", "ttl": 1e12},
         {"role": "reader", "name": "a\nb"},
@@ -218,6 +221,27 @@ async def test_a_revoked_node_is_out_until_a_later_token(secured: Secured, servi
     assert await service.enroll("", "n6", Identity.new(), attempt=0, token=secret.node_token("n6", now + 120))
     assert not (await revoke(operator, node="n99")).revoked
     await daemon.close()
+
+
+async def test_revoking_a_node_cuts_every_daemon_with_issued_credentials_and_no_other_node(secured: Secured, service: Running, operator: Bus) -> None:
+    daemons = []
+    for node, ttl in (("n7", 0.0), ("n7", 86400.0), ("n8", 0.0)):
+        me = Identity.new()
+        reply = await issue(operator, role="node", node=node, nkey=me.public, ttl=ttl)
+        me.jwt = reply.jwt
+        assert (reply.expires == 0) == ("exp" not in jwt.decode(reply.jwt)) == (ttl == 0.0)
+        daemons.append(await Bus.connect(me, [secured.url], name="daemon"))
+    assert (await revoke(operator, node="n7")).revoked
+    for daemon in daemons[:2]:
+        await until(lambda daemon=daemon: daemon.closed_reason in ("revoked", "refused"), 10.0)  # type: ignore[misc]
+    assert daemons[2].connected
+    assert not (await revoke(operator, node="n7")).revoked, "nobody is left to cut off"
+    again = Identity.new()
+    again.jwt = (await issue(operator, role="node", node="n7", nkey=again.public, ttl=0.0)).jwt
+    daemons.append(await Bus.connect(again, [secured.url], name="daemon"))
+    with pytest.raises(RequestRefused, match="revoked"):
+        await issue(operator, role="node", node="n7", nkey=daemons[0].identity.public, ttl=0.0)
+    await asyncio.gather(*(daemon.close() for daemon in daemons))
 
 
 async def test_a_pod_is_revoked_by_name(secured: Secured, service: Running, operator: Bus) -> None:

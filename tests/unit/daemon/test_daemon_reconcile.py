@@ -68,7 +68,7 @@ def test_a_slot_that_is_being_started_is_told_as_empty() -> None:
 
 def test_the_task_and_the_record_are_for_nobody_else(tmp_path: Path) -> None:
     files = SlotDir(tmp_path, "0")
-    files.prepare(b"{}")
+    files.prepare(b"{}", "job-a u1 w0")
     files.save(RUNS)
     assert files.load() == RUNS
     assert stat.S_IMODE(os.stat(files.slot_file).st_mode) == 0o600
@@ -94,11 +94,31 @@ def test_a_new_start_keeps_the_log_and_the_last_word_of_the_one_before(tmp_path:
     for number in range(5):
         files.write("agent.log", f"run {number}\n".encode())
         files.write("exit.json", f'{{"code": {number}}}'.encode())
-        files.prepare(b"{}")
+        files.prepare(b"{}", "job-a u1 w0")
     assert not files.log.exists() and not (files.path / "exit.json").exists()
     assert (files.path / "agent.log.1").read_text() == "run 4\n"
     assert sorted(p.name for p in files.path.glob("agent.log*")) == ["agent.log.1", "agent.log.2", "agent.log.3"]
     assert (files.path / "previous-exit.json").read_bytes() == b'{"code": 4}'
+
+
+def test_logs_of_the_ranks_of_different_workers_never_mix_and_those_of_one_worker_stay_together(tmp_path: Path) -> None:
+    files = SlotDir(tmp_path, "0")
+    for worker in ("job-a u1 w0", "job-a u1 w0", "job-b u2 w0", "job-c u3 w1", "job-d u4 w0", "job-e u5 w0"):
+        files.prepare(b"{}", worker)
+        run = files.path / "logs" / "0"
+        run.mkdir(parents=True, exist_ok=True)
+        with (run / "rank0.log").open("a") as log:
+            log.write(f"{worker}\n")
+    texts = {folder.name: (folder / "0" / "rank0.log").read_text() for folder in files.path.glob("logs*") if folder.is_dir()}
+    assert texts == {"logs": "job-e u5 w0\n", "logs.1": "job-d u4 w0\n", "logs.2": "job-c u3 w1\n", "logs.3": "job-b u2 w0\n"}
+
+
+def test_a_worker_finds_the_logs_of_its_attempt_before(tmp_path: Path) -> None:
+    for _ in range(2):
+        files = SlotDir(tmp_path, "0")
+        files.prepare(b"{}", "job-a u1 w0")
+        (files.path / "logs" / "3").mkdir(parents=True, exist_ok=True)
+    assert [path.name for path in files.path.glob("logs*") if path.is_dir()] == ["logs"]
 
 
 def test_a_log_is_rotated_under_the_hands_of_the_agent(tmp_path: Path) -> None:

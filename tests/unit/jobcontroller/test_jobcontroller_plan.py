@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from aegis_jobcontroller.pending import describe, pending
@@ -53,6 +54,7 @@ REFUSALS = {
     "silent": dict(alive=False, silent_for=20.0),
     "excluded": dict(taint=Taint("n1", True, "XID 79", until=NOW + 1000)),
     "gpuType": dict(spec=dict(gpuType="h100")),
+    "gpuType, none": dict(spec=dict(gpuType="")),
 }
 
 
@@ -62,7 +64,7 @@ def test_a_node_that_must_not_be_used_is_not(why: str) -> None:
     world = make_world([job], [make_node("n1", **REFUSALS[why])])
     assert plan(world) == []
     found = pending(job, world)
-    assert found is not None and [refusal.why for refusal in found.refusals] == [why]
+    assert found is not None and [refusal.why for refusal in found.refusals] == [why.partition(",")[0]]
 
 
 def test_error_nodes_and_wishes_of_the_job_are_obeyed() -> None:
@@ -193,7 +195,7 @@ def test_a_node_for_one_namespace_does_not_name_the_jobs_of_others() -> None:
 
 def test_a_worker_that_runs_without_a_record_is_recorded_where_it_is() -> None:
     """The store was restored from a copy of before its placement: nothing is placed twice, nothing is stopped."""
-    job = make_job("job-a", 2, {})
+    job = make_job("job-a", 2, {0: dict(attempt=3)})
     node = make_node("n2", 1, {"0": told(job, 0, "running", 3)})
     assert plan(make_world([job], [make_node("n1"), node])) == [
         Assign("job-a", "w0", 3, "n2", "0", 0, 0),
@@ -201,10 +203,43 @@ def test_a_worker_that_runs_without_a_record_is_recorded_where_it_is() -> None:
     ]
 
 
+def test_a_worker_of_a_later_attempt_than_the_state_names_waits_until_the_state_names_it() -> None:
+    """Its agent tells the master of itself; until then it is neither recorded nor started a second time elsewhere."""
+    job = make_job("job-a", 2, {})
+    node = make_node("n2", 1, {"0": told(job, 0, "running", 3)})
+    assert assigned(plan(make_world([job], [make_node("n1"), node]))) == {"w1": "n1"}
+
+
 def test_an_older_record_of_a_worker_that_runs_is_replaced_and_not_stopped() -> None:
-    job = make_job("job-a", 1, {0: dict(attempt=2, boot="b")}, **RUNS)
+    job = make_job("job-a", 1, {0: dict(attempt=2, boot="b")}, adopting=True, **RESTARTS)
     node = make_node("n2", 1, {"0": told(job, 0, "running", 2)}, holdings={"0": held(job, 0, 1, seq=8)})
     assert plan(make_world([job], [node], [at(job, 0, "n2", 1, seq=9)])) == [Assign("job-a", "w0", 2, "n2", "0", 9, 8)]
+
+
+@pytest.mark.parametrize("attempt", [1, 2, 999])
+@pytest.mark.parametrize("phase", [RUNS, dict(adopting=True, **RESTARTS)])
+def test_a_daemon_cannot_take_the_worker_of_another_node_by_its_word(attempt: int, phase: dict[str, Any]) -> None:
+    job = make_job("job-a", 1, {0: HERE}, **phase)
+    thief = make_node("n1", 1, {"0": told(job, 0, "running", attempt)})
+    assert plan(make_world([job], [thief, running(job, 0, "n2")], [at(job, 0, "n2")])) == []
+
+
+def test_a_worker_that_is_lost_is_not_handed_to_the_daemon_that_claims_it() -> None:
+    job = make_job("job-a", 1, {0: dict(attempt=2)}, **RESTARTS)
+    thief = make_node("n1", 1, {"0": told(job, 0, "running", 2)})
+    assert plan(make_world([job], [thief, running(job, 0, "n2", 1)], [at(job, 0, "n2", 1)])) == [Stop("n2", "0", 7, held(job, 0).slot)]
+
+
+def test_two_daemons_that_claim_one_worker_do_not_both_get_it() -> None:
+    job = make_job("job-a", 1, {0: HERE}, **RUNS)
+    claims = [make_node(name, 1, {"0": told(job, 0, "running")}) for name in ("n1", "n2")]
+    assert plan(make_world([job], claims)) == [Assign("job-a", "w0", 1, "n1", "0", 0, 0)]
+
+
+def test_a_worker_that_the_job_does_not_have_is_not_recorded_and_stops_no_plan() -> None:
+    job = make_job("job-a", 1, {})
+    node = make_node("n1", 2, {"0": told(job, 7, "running")})
+    assert assigned(plan(make_world([job], [node]))) == {"w0": "n1"}
 
 
 def test_a_worker_of_an_ended_or_unknown_job_or_of_an_older_attempt_is_not_recorded_anew() -> None:

@@ -21,11 +21,13 @@ from aegis_bus.identity import Identity
 from aegis_bus.jobstore import JobStore, Loaded
 from aegis_bus.natsserver import NatsServer
 from aegis_bus.service import Service
+from aegis_jobcontroller import plan as plan_module
+from aegis_jobcontroller import service as service_module
 from aegis_jobcontroller import world as world_module
 from aegis_jobcontroller.crashpoints import CRASHPOINTS
 from aegis_jobcontroller.service import Controller
 from aegis_proto import api_nodes, subjects
-from aegis_proto.api import RequestRefused, read_reply
+from aegis_proto.api import DeadLetter, RequestRefused, read_reply
 from aegis_proto.credapi import JoinReply, JoinRequest
 from aegis_proto.ids import pod_name
 from aegis_proto.messages import Fact, NodeSpec, NodeStatus, Place, Slot, SlotStatus, Taint, decode, encode
@@ -489,6 +491,79 @@ async def test_messages_that_nobody_can_read_go_to_the_dead_letters_and_harm_not
         return letters == {f"aegis.dlq.jobcontroller.{source}" for source in ("NODES.job-x", "NODES.n1", "NODES.n9", "FLEET.n9")}
 
     await until(buried, WAIT)
+
+
+async def test_no_word_of_a_node_daemon_stops_placement(stage: Stage, bus: Bus) -> None:
+    """Statuses and registrations of a broken or hostile daemon go to the dead letters; everybody else is placed and told as ever."""
+    await stage.node("n1", "n2")
+    await stage.controller()
+    await stage.job("job-a", 1)
+    home = await stage.placed("job-a")
+    for words in ({"pod": "bad"}, {"pod": "w77"}, {"pod": "w0", "attempt": 999}, {"pod": "w0", "at": 2**60}, {"pod": "w0", "message": "x" * 20000}):
+        status = NodeStatus("evil", "b", 1, (SlotStatus("0", "job-a", "uid-job-a", **({"attempt": 1, "state": "running"} | words)),))  # type: ignore[arg-type]
+        await bus.publish(subjects.node_spec("evil"), encode(NodeSpec("evil", slots=1, boot="b")))
+        await bus.publish(subjects.node_status("evil"), encode(status))
+        bus.core(subjects.node_hb("evil"), encode(api_nodes.NodeBeat("b", 1)))
+    await bus.publish(subjects.node_spec("evil"), encode(NodeSpec("evil", slots=10**9)))
+    await stage.job("job-b", 1)
+    assert (await stage.placed("job-b")).node != home.node
+    assert await stage.place("job-a") == home
+
+    async def buried() -> bool:
+        return {item.subject for item in await bus.get_many("DLQ", ["aegis.dlq.jobcontroller.>"])} == {"aegis.dlq.jobcontroller.FLEET.evil"}
+
+    await until(buried, WAIT)
+
+
+async def test_a_fault_of_ours_is_logged_and_the_work_goes_on(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = iter([ValueError("pod name"), IndexError("pod"), KeyError("job")])
+
+    def faulty(world: Any) -> list[Any]:
+        for failure in failures:
+            raise failure
+        return plan_module.plan(world)
+
+    monkeypatch.setattr(service_module, "plan", faulty)
+    await stage.node("n1")
+    await stage.controller()
+    await stage.job("job-a", 1)
+    await stage.placed("job-a")
+
+
+async def test_the_dead_letter_of_a_slot_holds_no_body(stage: Stage, bus: Bus) -> None:
+    """A slot carries a join token and the environment of a user."""
+    await stage.node("n1")
+    await bus.publish(subjects.node_slot("n1", "7"), b'{"v":99,"token":"secret"}')
+    await bus.publish(subjects.node_spec("n9"), b'{"v":99')
+    await stage.controller()
+
+    async def letters() -> dict[str, DeadLetter] | None:
+        found = {item.subject: decode(DeadLetter, item.data) for item in await bus.get_many("DLQ", ["aegis.dlq.jobcontroller.>"])}
+        return found if len(found) == 2 else None
+
+    found = await until(letters, WAIT)
+    assert found["aegis.dlq.jobcontroller.NODES.n1"].data == b"" and found["aegis.dlq.jobcontroller.FLEET.n9"].data == b'{"v":99'
+
+
+async def test_a_job_that_a_view_brings_while_all_heads_are_read_is_not_forgotten(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = await stage.controller()
+    await until(lambda: controller.cache.ready, WAIT)
+    read = controller._bus.get_many
+
+    async def slow(stream: str, filters: list[str], **options: Any) -> Any:
+        found = await read(stream, filters, **options)
+        if filters == ["aegis.job.*.state"] and "job-a" not in stage.jobs:
+            await stage.job("job-a", 1)
+            await until(lambda: "job-a" in controller.cache.world().jobs, WAIT)
+            done.set()
+        return found
+
+    done = asyncio.Event()
+    monkeypatch.setattr(controller._bus, "get_many", slow)
+    controller.cache.could_not_hear()
+    await asyncio.wait_for(done.wait(), WAIT)
+    await stage.node("n1")
+    await stage.placed("job-a")
 
 
 async def test_a_lost_server_delays_and_loses_nothing(stage: Stage, nats_server: NatsServer) -> None:

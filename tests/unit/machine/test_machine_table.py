@@ -63,6 +63,19 @@ def test_a_dropped_event_leaves_the_very_same_state() -> None:
     assert machine.step(state, events.Acked(0, 1, "b", 1), 0)[0] is state
 
 
+def test_an_answer_of_a_round_acknowledges_its_order() -> None:
+    """An agent that answers at once sends no acknowledgement of its own."""
+    state = job(2)
+    for index in range(2):
+        state, _ = machine.step(state, events.PodReady(index, 1, "b"), 1000)
+    seq = state.head.seqNum
+    assert state.head.phase is Phase.BOOT_CHECKING and state.pod(0).acked < seq
+    state, _ = machine.step(state, events.Finished(0, 1, "b", 0, seq), 2000)
+    assert state.pod(0).acked == seq
+    state, _ = machine.step(state, events.Errored(1, 1, "b", 0, seq, LostReason.ERROR), 2000)
+    assert state.pod(1).acked == seq
+
+
 def test_only_the_shard_of_a_changed_pod_is_a_new_object() -> None:
     state = job(600)
     after, _ = machine.step(state, events.PodReady(300, 1, "b"), 2000)

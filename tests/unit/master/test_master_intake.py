@@ -158,7 +158,10 @@ def test_news_of_an_attempt_that_was_replaced_only_frees_its_place() -> None:
     state = running()
     state, _ = machine.step(state, ev.PodLost(1, 1), 2000)
     assert fact(state, "w1", FactKind.GONE, attempt=1).events == (ev.PodGone(1, 1),)
-    assert fact(state, "w1", FactKind.NODE_LOST, attempt=1).dropped == "attempt"
+    [lost] = fact(state, "w1", FactKind.NODE_LOST, attempt=1, node="n1").events
+    after, _ = machine.step(state, lost, 3000)
+    assert (after.pod(1).gone, after.pod(1).attempt, after.head.failures) == (True, 2, state.head.failures)
+    assert fact(state, "w1", FactKind.RUNNING, attempt=1).dropped == "attempt"
     assert fact(state, "w1", FactKind.RUNNING, attempt=3).dropped == "attempt"
 
 
@@ -195,3 +198,16 @@ def test_a_check_response_carries_where_a_run_could_listen() -> None:
     [event] = take(state, "finish", body(state, "Finish", "troubleshoot", CheckResponse((), "10.0.0.1", 21000))).events
     assert isinstance(event, ev.Finished)
     assert (event.addr, event.port, event.tree_gone) == ("10.0.0.1", 21000, True)
+
+
+def test_the_last_word_of_a_replaced_attempt_frees_its_place() -> None:
+    state = running()
+    lost, _ = machine.step(state, ev.PodLost(1, 1, LostReason.NODE_LOST, 2000), 2000)
+    assert (lost.pod(1).attempt, lost.pod(1).gone) == (2, False)
+    taken = take(lost, "stopped", body(lost, "ACK", "stop", StoppedData(0)))
+    after, _ = machine.step(lost, taken.events[0], 2100)
+    assert after.pod(1).gone
+    # of another boot, or not clean: nothing is known of what runs there
+    assert not take(lost, "stopped", body(lost, "ACK", "stop", StoppedData(0), boot="boot9")).events
+    unclean = take(lost, "stopped", body(lost, "ACK", "stop", StoppedData(0, clean=False))).events
+    assert not machine.step(lost, unclean[0], 2100)[0].pod(1).gone

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from aegis_master.judge import AskPlatform, Dead, Judge, JudgeTimes, Suspect
+from aegis_master import events as ev
+from aegis_master import machine
+from aegis_master.judge import AskPlatform, Dead, Judge, JudgeTimes, Suspect, fenced
+from aegis_proto.phases import LostReason, Phase
+from aegis_proto.state import JobSpec, JobState
 
 TIMES = JudgeTimes()
 
@@ -54,6 +58,56 @@ def test_a_silent_worker_that_another_one_misses_is_dead_at_15_s() -> None:
     made.peer_error(5, 1.0)
     assert dead(run(made, 14, {3})) == set()
     assert dead(run(made, 15, {3}, start=14)) == {3}
+
+
+def test_a_silence_that_the_platform_says_again_and_again_lasts_since_it_was_said_first() -> None:
+    made = judge()
+    found: list[object] = []
+    for second in range(1, 200):
+        if second % 5 == 0:
+            beat(made, second, {3})
+        if second >= 16 and second % 60 == 16:  # the job controller repeats it each minute
+            made.platform(3, 1, False, second)
+        found += [(second, finding) for finding in made.tick(second) if isinstance(finding, Dead)]
+    assert found and found[0][0] == 16 + TIMES.unconfirmed
+
+
+def test_a_dead_worker_died_when_it_was_last_heard() -> None:
+    made = judge()
+    made.peer_error(5, 1.0)
+    [death] = [finding for finding in run(made, 20, {3}) if isinstance(finding, Dead)][:1]
+    assert death.silent == 15.0
+
+
+def lost(workers: int, now: int = 0, **spec: object) -> JobState:
+    """A run in which w0 was judged dead at `now` (ms), and nobody has verified that it is gone."""
+    state = machine.create("j-000001", JobSpec("j", workers=workers, stopGrace=10.0, **spec), "uid1", "era1", now)  # type: ignore[arg-type]
+    for i in range(workers):
+        state, _ = machine.step(state, ev.PodReady(i, 1, f"b{i}", node=f"n{i}"), now)
+    for i in range(workers):
+        state, _ = machine.step(state, ev.Finished(i, 1, f"b{i}", 0, state.head.seqNum), now)
+    assert state.head.phase is Phase.RUN_COMMAND
+    state, _ = machine.step(state, ev.PodLost(0, 1, LostReason.NODE_LOST, now), now)
+    return state
+
+
+def test_a_lost_worker_nobody_verified_is_taken_as_gone_after_the_fence_time_and_the_grace() -> None:
+    state = lost(3)
+    assert not state.pod(0).gone
+    assert fenced(state, 99_999, 90.0) == []
+    assert fenced(state, 100_000, 90.0) == [(0, 1)]
+    state, _ = machine.step(state, ev.PodGone(0, 1), 100_000)
+    assert state.pod(0).gone
+    assert fenced(state, 200_000, 90.0) == []
+
+
+def test_a_worker_that_needs_nobody_is_never_fenced_by_time() -> None:
+    assert fenced(lost(1), 10_000_000, 90.0) == []
+
+
+def test_nobody_is_fenced_while_a_new_era_asks_who_is_there() -> None:
+    state, _ = machine.step(lost(3), ev.EraChanged("era2"), 1000)
+    assert fenced(state, 10_000_000, 90.0) == []
 
 
 def test_the_silent_workers_own_error_is_no_confirmation() -> None:

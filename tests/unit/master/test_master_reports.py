@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from aegis_bus.connection import Bus
 from aegis_proto import messages, subjects
-from aegis_proto.api import DeadLetter
+from aegis_proto.api import DeadLetter, Events, EventsRequest, read_reply
 from aegis_proto.messages import Era
 from aegis_proto.phases import FactKind
 from aegis_proto.state import JobSpec
@@ -180,6 +180,44 @@ async def test_a_new_era_takes_a_running_job_over_without_touching_it(bus: Bus, 
     assert (loaded.state.head.incarnation, table(loaded)) == (1, "1:1:1")
     assert all(agent.running == 1 for agent in platform.agents.values())
     assert {index: [order for order in agent.orders if order[0] == "stop"] for index, agent in platform.agents.items()} == before
+    for agent in platform.agents.values():
+        await agent.finish()
+    await until_phase(bus, job, "Succeed")
+    await platform.stop()
+
+
+async def test_a_checkpoint_told_by_heartbeat_is_a_safe_point_of_the_job(bus: Bus, make_bus: MakeBus) -> None:
+    _, platform, job = await running(bus, make_bus, heartbeat=0.1)
+    platform.agents[1].checkpoint = 40
+
+    async def saved() -> bool:
+        return (await state_of(bus, job)).state.head.checkpointStep == 40
+
+    await until(saved, 5, "the checkpoint in the head")
+    assert (await state_of(bus, job)).state.head.phase == "RunCommand"
+    await platform.stop()
+
+
+async def test_an_event_of_a_newer_version_hides_no_other_and_hangs_nobody(bus: Bus, make_bus: MakeBus) -> None:
+    _, platform, job = await running(bus, make_bus)
+    shown = await events_of(bus, job)
+    await bus.publish(subjects.job_event(job), b'{"eventId":"x","v":99}')
+    asked = messages.encode(EventsRequest(job, afterSeq=-1))
+    answer = read_reply(Events, await bus.request(subjects.rpc_query("master", "events"), asked, timeout=5.0))
+    assert len(answer.items) >= len(shown) > 0
+    assert not answer.more
+    await platform.stop()
+
+
+async def test_a_dead_letter_that_cannot_be_stored_does_not_stop_the_job(bus: Bus, make_bus: MakeBus) -> None:
+    _, platform, job = await running(bus, make_bus)
+    await bus.js_api("STREAM.DELETE.DLQ")
+    last = await bus.publish(subjects.report(job, "w0", "finish"), b"not json")
+
+    async def passed() -> bool:
+        return (await state_of(bus, job)).state.head.cursor >= last.seq
+
+    await until(passed, 15, "cursor past the bad message")
     for agent in platform.agents.values():
         await agent.finish()
     await until_phase(bus, job, "Succeed")

@@ -1,0 +1,106 @@
+"""A trace of what this master stepped and stored, for validation against the model: one JSON object a line. Off unless a file is named.
+
+Writes the file (AEGIS_MASTER_TRACE; `%p` = process id). Three kinds of lines, in the order in which they happened here:
+  step     one event: `before` and `after` are the variables of the model (`variables`), `event` its class, `args` its fields, `at` ms since 1970
+  commit   what was stepped since the line before of this job is stored: `seq` of the head, its cursor, owner and term
+  void     what was stepped and not stored never happened: the state is the one of the last commit (read anew)
+"""
+
+from __future__ import annotations
+
+import os
+from typing import IO, Any
+
+import msgspec
+from aegis_bus.jobstore import Loaded
+from aegis_proto.state import JobState
+
+from aegis_master.events import Event
+
+MOST = 64
+"""Workers of a job up to which its pods are written."""
+
+
+def variables(state: JobState) -> dict[str, Any]:
+    """The variables of the model, by its names; one list entry per worker."""
+    head = state.head
+    found: dict[str, Any] = dict(
+        phase=head.phase.value,
+        mode=head.mode.value,
+        recoverCount=head.recoverCount,
+        shouldQuit=head.shouldQuit,
+        reason=head.failedReason.value if head.failedReason is not None else "none",
+        booted=head.booted,
+        started=head.started,
+        suspended=head.suspended,
+        adopting=head.adopting,
+        failures=head.failures,
+        era=head.era,
+        seqNum=head.seqNum,
+        roundSeqNum=head.roundSeqNum,
+        incarnation=head.incarnation,
+        countedIncarnation=head.countedIncarnation,
+        countedPod=head.countedPod,
+        countMoved=head.countMoved,
+        massQuitRounds=head.massQuitRounds,
+        order=head.order.phase.value,
+        deadline=head.deadline.kind if head.deadline is not None else "none",
+    )
+    if head.workerNum <= MOST:
+        pods = state.pods()
+        found |= dict(
+            inner=[pod.innerPhase.value for pod in pods],
+            finished=[pod.finished for pod in pods],
+            retries=[pod.retries for pod in pods],
+            toQuit=[pod.toQuit for pod in pods],
+            marked=[pod.mark for pod in pods],
+            uncounted=[pod.uncounted for pod in pods],
+            up=[pod.present for pod in pods],
+            gone=[pod.gone for pod in pods],
+            err=[pod.errored for pod in pods],
+            failed=[pod.failed for pod in pods],
+            attempt=[pod.attempt for pod in pods],
+            boot=[pod.boot for pod in pods],
+            stopped=[pod.stopped for pod in pods],
+        )
+    return found
+
+
+class Trace:
+    """`write` each step, `committed` each commit, `void` when what was stepped is forgotten."""
+
+    def __init__(self, path: str = "") -> None:
+        self._file: IO[bytes] | None = None
+        if path:
+            self._file = open(path.replace("%p", str(os.getpid())), "ab", buffering=0)  # noqa: SIM115 (open for the life of the process)
+
+    def __bool__(self) -> bool:
+        return self._file is not None
+
+    def write(self, before: JobState, event: Event, after: JobState, at: int) -> None:
+        self._line(
+            kind="step",
+            job=after.head.job,
+            at=at,
+            event=type(event).__name__,
+            args=msgspec.to_builtins(event),
+            before=variables(before),
+            after=variables(after),
+        )
+
+    def committed(self, loaded: Loaded) -> None:
+        head = loaded.state.head
+        self._line(kind="commit", job=head.job, seq=loaded.seq, cursor=head.cursor, owner=head.owner.replica, term=head.owner.term)
+
+    def void(self, loaded: Loaded) -> None:
+        head = loaded.state.head
+        self._line(kind="void", job=head.job, seq=loaded.seq, owner=head.owner.replica, term=head.owner.term, state=variables(loaded.state))
+
+    def _line(self, **line: Any) -> None:
+        if self._file is not None:
+            self._file.write(msgspec.json.encode(line) + b"\n")
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None

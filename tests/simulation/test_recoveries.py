@@ -1,0 +1,142 @@
+"""Single recoveries as scenes: what fails is told, and how the job comes out of it. Each was a defect that many worlds had shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from aegis_proto import messages, subjects
+from aegis_proto.messages import Era, Fact
+from aegis_proto.phases import FactKind, Phase
+from simulation import run, world
+from simulation.machines import Machine
+from simulation.world import Options, Result, Scene, World
+
+SEEDS = range(3)
+LONG = (8.0, 8.0)
+
+
+def played(seed: int, play: Callable[[World], None], **options: object) -> Result:
+    """A job of three workers, two masters, one spare machine, maxRetry 2; all checks hold."""
+    settled = dict(workers=3, replicas=2, controllers=1, machines=4, max_retry=2, run_for=LONG, start_wait=20.0)
+    result = world.run(seed, True, Scene(play, {**settled, **options}))
+    assert result.ok, run.tell(result)
+    return result
+
+
+def when_it_runs(scene: World, work: Callable[[], None], after: float = 2.0) -> None:
+    """`work` when the first training has run for `after` seconds."""
+
+    def look() -> None:
+        training = scene.trainings.get(0)
+        if training is not None and training.running_since >= 0:
+            scene.later(after, work)
+        else:
+            scene.later(0.2, look)
+
+    look()
+
+
+def machine_of(scene: World, pod: str) -> Machine:
+    return next(m for m in scene.machines.values() if m.agent is not None and m.agent.alive and m.agent.task.pod == pod)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_machine_that_never_returns_costs_one_failure_and_its_worker_runs_elsewhere(seed: int) -> None:
+    def play(scene: World) -> None:
+        def off() -> None:
+            scene.check.harmed(60.0)
+            machine_of(scene, "w1").power_off()
+
+        when_it_runs(scene, off)
+
+    result = played(seed, play)
+    assert (result.phase, result.counted) == ("Succeed", 1), run.tell(result)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_count_of_a_silent_death_goes_to_the_dead_and_not_to_the_victim_heard_first(seed: int) -> None:
+    def play(scene: World) -> None:
+        def off() -> None:
+            scene.check.harmed(60.0)
+            machine_of(scene, "w1").power_off()
+            for child in [child for child in scene.children if child.pod == "w2"]:
+                scene.later(0.5, child.end, 1, 0, "collateral")
+
+        when_it_runs(scene, off)
+
+    result = played(seed, play)
+    moved = [line for line in result.story if "kind=moved" in line]
+    assert len(moved) == 1 and "goes to w1" in moved[0], run.tell(result)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_an_operators_word_frees_the_place_of_an_attempt_that_is_lost_already(seed: int) -> None:
+    """The judge was faster than the operator: the news is about the attempt before."""
+
+    def play(scene: World) -> None:
+        def off() -> None:
+            scene.check.harmed(60.0)
+            machine = machine_of(scene, "w1")
+            machine.power_off()
+            look(machine.name)
+
+        def look(node: str) -> None:
+            state = scene.check.state
+            if state is not None and state.pod(1).attempt == 2 and not state.pod(1).present:
+                fact = Fact(FactKind.NODE_LOST, scene.uid, 1, node, at=scene.server.now_ms, who="ops")
+                scene.server.handle(None, subjects.fact(scene.job, "w1"), messages.encode(fact), None, "")
+            else:
+                scene.later(0.2, look, node)
+
+        when_it_runs(scene, off)
+
+    master = Options.draw(__import__("random").Random(0)).master
+    judge = replace(master.owner.judge, fence=1000.0)
+    result = played(seed, play, master=replace(master, owner=replace(master.owner, judge=judge)))
+    assert (result.phase, result.counted) == ("Succeed", 1), run.tell(result)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_store_restored_to_another_owner_is_taken_up_by_him_and_nothing_is_counted(seed: int) -> None:
+    """The heads that masters and job controllers remember are younger than those of the store."""
+
+    def play(scene: World) -> None:
+        kept: list[object] = []
+
+        def backup() -> None:
+            kept.extend((scene.server.backup(), scene.check.backup()))
+            state = scene.check.state
+            assert state is not None
+            scene.end_process(scene.replicas[state.head.owner.replica].process)
+            scene.later(1.0, scene.start_replica, state.head.owner.replica)
+
+        def restore() -> None:
+            scene.server.stop()
+            scene.server.restore(kept[0])  # type: ignore[arg-type]
+            scene.check.restored(kept[1])  # type: ignore[arg-type]
+            scene.server.start()
+            scene.server.handle(None, subjects.ERA, messages.encode(Era("era2", reason="restored")), None, "")
+
+        when_it_runs(scene, backup, after=0.5)
+        when_it_runs(scene, restore, after=6.5)
+
+    result = played(seed, play, run_for=(30.0, 30.0))
+    assert (result.phase, result.counted) == ("Succeed", 0), run.tell(result)
+    assert result.virtual < 60, run.tell(result)
+    assert not any(f"{Phase.TROUBLESHOOTING}" in line and "commits" in line for line in result.story), run.tell(result)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_masters_that_die_and_stand_still_cost_no_budget_and_no_restart(seed: int) -> None:
+    def play(scene: World) -> None:
+        for at in (2.0, 3.0, 4.0, 6.0, 7.0):
+            scene.later(at, scene.faults.master_is_killed)
+            scene.later(at + 0.5, scene.faults.master_is_stopped)
+        scene.later(5.0, scene.faults.server_restarts)
+        scene.later(20.0, scene.faults.calm)
+
+    result = played(seed, play, replicas=3)
+    assert (result.phase, result.counted) == ("Succeed", 0), run.tell(result)
+    assert result.story and not any("i1 starts" in line for line in result.story), run.tell(result)
