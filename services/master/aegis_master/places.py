@@ -112,8 +112,10 @@ def _lose(draft: Draft, event: PodLost, successor: PodReady | None = None) -> No
         rounds.blame(draft, index, node, event.reason.value)
     if head.phase is Phase.RUN_COMMAND:
         finished = pod.finished or (event.exit_code == 0 and event.reason is LostReason.KILLED and pod.present)
-        _reset(draft, event, pod.innerPhase, finished, successor)
+        _reset(draft, event, pod.innerPhase if finished else Phase.RESTARTING, finished, successor)
         if finished:
+            if head.tally.hung and not draft.head.tally.hung:
+                rounds.unhung(draft)
             draft.note("left", f"{pod_name(index)} left after its Finish", index)
         elif event.reason is LostReason.PREEMPTED:
             draft.change(index, reason=event.reason.value)

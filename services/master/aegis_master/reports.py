@@ -80,7 +80,7 @@ def finished(draft: Draft, event: Finished) -> None:
         if event.step > head.step:
             draft.set(step=event.step)
         if hung and not draft.head.tally.hung:
-            _unhung(draft)
+            rounds.unhung(draft)
     else:
         failed = rounds.worst(event.results, event.tree_gone)
         stopped = head.incarnation if event.tree_gone and head.started else pod.stopped
@@ -172,14 +172,7 @@ def marked(draft: Draft, event: Marked) -> None:
             rounds.set_deadline(draft, "hang", draft.spec.hangTimeout)
             draft.set(ledger=ledger.book(head.ledger, LedgerState.HUNG, ledger.who_pays(LostReason.HUNG.value, head.ledger.who), draft.now))
         elif hung and not draft.head.tally.hung:
-            _unhung(draft)
-
-
-def _unhung(draft: Draft) -> None:
-    """The last hang mark went: the run goes on as if nothing had happened."""
-    head = draft.head
-    orders.give(draft, OrderPhase.COMMAND)
-    draft.set(deadline=None, ledger=ledger.book(head.ledger, LedgerState.PRODUCTIVE, head.ledger.who, draft.now))
+            rounds.unhung(draft)
 
 
 def checkpointed(draft: Draft, event: Checkpointed) -> None:

@@ -187,7 +187,7 @@ def _enter_run(draft: Draft, trigger: Trigger, rule: Counting) -> None:
 
     draft.each(started)
     if trigger is Trigger.PLAIN:
-        draft.set(mode=Mode.PLAIN)
+        draft.set(mode=Mode.PLAIN, adopting=False)
     elif trigger is Trigger.ADOPTED:
         draft.set(incarnation=head.adoptIncarnation, booted=True, adopting=False)
     else:
@@ -217,6 +217,13 @@ def await_places(draft: Draft) -> None:
         draft.set(deadline=None)
     else:
         set_deadline(draft, "placing", draft.spec.placingTimeout)
+
+
+def unhung(draft: Draft) -> None:
+    """The last hang mark went: the run goes on as if nothing had happened."""
+    head = draft.head
+    orders.give(draft, OrderPhase.COMMAND)
+    draft.set(deadline=None, ledger=ledger.book(head.ledger, LedgerState.PRODUCTIVE, head.ledger.who, draft.now))
 
 
 def blame(draft: Draft, index: int, node: str, reason: str) -> None:

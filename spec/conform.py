@@ -1,0 +1,134 @@
+"""Model against code, exhaustively: every edge of TLC's graph is a step of `machine.step`, and every step of the code is an edge of the model.
+
+`python spec/conform.py NAME ...` dumps the graph of `conform/NAME.cfg` by TLC, walks the code, compares edge by edge, and prints both.
+`--write` also stores sizes and digest in `conform/digests.json`; `--code` walks the code alone and holds it to what is stored, without Java.
+`make test` does that for the smaller ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import graph as graphs
+import mapping
+import tla
+from aegis_master import machine, reports
+from aegis_proto.state import JobState
+
+CONFIGS = tla.HERE / "conform"
+DIGESTS = CONFIGS / "digests.json"
+
+
+def constants(config_text: str) -> dict[str, str]:
+    return dict(re.findall(r"(\w+) = (\{[^}]*\}|\w+)", config_text))
+
+
+def code_graph(config_text: str, depth_first: bool = False) -> graphs.Graph:
+    """The graph that the code walks under the constants of a configuration."""
+    said = constants(config_text)
+    features = frozenset(re.findall(r'"(\w+)"', said["Features"]))
+    workers = len(re.findall(r"\w+", said["Workers"]))
+    spec = mapping.spec_of(workers, int(said["MaxRetry"]), int(said["MaxUncounted"]))
+    port_retries, reports.PORT_RETRIES = reports.PORT_RETRIES, int(said["MaxPort"])
+
+    def model_state(state: JobState) -> mapping.State:
+        # A feature that is off keeps its variables at rest in the model; the code always keeps them.
+        hidden: dict[str, mapping.Value] = {"holder": "none", "evidence": 0, "moved": False} if "move" not in features else {}
+        hidden |= {"placed": (False,) * workers} if "plain" not in features else {}
+        return tuple((name, hidden.get(name, value)) for name, value in mapping.model_state(state)) if hidden else mapping.model_state(state)
+
+    def moves(state: JobState) -> Iterator[tuple[str, JobState]]:
+        for name, event in mapping.events_of(state, features):
+            try:
+                yield name, machine.step(state, event, mapping.later(state))[0]
+            except Exception as error:
+                raise AssertionError(f"{name} {event} raises {error!r} in {model_state(state)}") from error
+
+    def check(state: JobState) -> str:
+        if state.head.order.phase.value != mapping.order_of(state):
+            return f"order {state.head.order.phase.value}, the model says {mapping.order_of(state)}"
+        stands = state.head.deadline.kind if state.head.deadline else "none"
+        return "" if stands == mapping.deadline_of(state) else f"deadline {stands}, the model says {mapping.deadline_of(state)}"
+
+    try:
+        return graphs.explore(machine.create("model", spec, "u", "a", mapping.NOW), model_state, moves, check, depth_first)
+    finally:
+        reports.PORT_RETRIES = port_retries
+
+
+def model_graph(config_text: str) -> graphs.Graph:
+    with tempfile.TemporaryDirectory(prefix="aegis-graph-") as folder:
+        result = tla.check("AegisPhase", config_text, tla.modules(), workers=1, extra=("-dump", "dot,actionlabels", "@/graph"), keep=Path(folder))
+        if not result.passed:
+            raise tla.SpecError(f"AegisPhase: {result.violated or result.error}")
+        return graphs.from_dot(Path(folder) / "graph.dot")
+
+
+def show(state: mapping.State, other: mapping.State) -> str:
+    return ", ".join(f"{name} {value} -> {dict(other)[name]}" for name, value in state if dict(other)[name] != value)
+
+
+def differences(model: graphs.Graph, code: graphs.Graph) -> list[str]:
+    """One line for each edge that only one side has, from states that both have; nearest to the start first."""
+    lines = []
+    for state, steps in code.items():
+        if state not in model:
+            continue
+        for who, only in (("code only", steps - model[state]), ("model only", model[state] - steps)):
+            for event, target in sorted(only, key=repr):
+                live = {name: value for name, value in state if value not in (False, 0, "", "none", "no") and not isinstance(value, tuple)}
+                lists = {name: value for name, value in state if isinstance(value, tuple) and any(v not in (False, 0, "", "no") for v in value)}
+                lines.append(f"{who}: {event}: {show(state, target)}   IN {live} {lists}")
+    return lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", default=[])
+    parser.add_argument("--write", action="store_true", help="store sizes and digests")
+    parser.add_argument("--code", action="store_true", help="no Java: walk the code, compare with the stored digests")
+    parser.add_argument("--limit", type=int, default=12, help="differences to print")
+    options = parser.parse_args()
+    stored = json.loads(DIGESTS.read_text()) if DIGESTS.exists() else {}
+    bad = 0
+    for path in sorted(CONFIGS.glob("*.cfg")):
+        if options.names and path.stem not in options.names:
+            continue
+        text = path.read_text()
+        if options.code:
+            found = asdict(graphs.summary(code_graph(text)))
+            same = found == stored.get(path.stem)
+            bad += not same
+            print(f"{path.stem}: {found['states']:,} states, {found['edges']:,} edges; {'as stored' if same else 'NOT the stored graph'}", flush=True)
+            continue
+        model, code = model_graph(text), code_graph(text)
+        lines = differences(model, code)
+        a, b = graphs.summary(model), graphs.summary(code)
+        same = not lines and a == b
+        bad += not same
+        print(
+            f"{path.stem}: model {a.states:,} states, {a.edges:,} edges; code {b.states:,}, {b.edges:,}; {'the same graph' if same else 'DIFFERENT'}"
+        )
+        for line in lines[: options.limit]:
+            print("  " + line)
+        if len(lines) > options.limit:
+            print(f"  ... {len(lines) - options.limit} more")
+        stored[path.stem] = asdict(a)
+    if options.write and not bad:
+        DIGESTS.write_text(json.dumps(stored, indent=1) + "\n")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except tla.SpecError as error:
+        print(f"FAILED {error}", file=sys.stderr)
+        sys.exit(1)

@@ -1,0 +1,223 @@
+"""Which variable of `AegisPhase` is which field of the code, and which process is which event. The one table that ties model and machine.
+
+`model_state` maps a state of the code to the model's variables, every variable by one rule, none left out; `events_of` lists, for a state of the
+code, every event that the model knows, under the name of its process. Reads `aegis_proto` and `aegis_master`; writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from aegis_master import events
+from aegis_proto.messages import CheckResult
+from aegis_proto.phases import LostReason, Mode, Phase
+from aegis_proto.state import JobSpec, JobState, Pod
+
+Value = str | int | bool | tuple[str | int | bool, ...]
+State = tuple[tuple[str, Value], ...]
+"""(variable, value) sorted by variable; functions of workers are tuples in worker order w1, w2 ..."""
+NOW = 1_000
+"""Milliseconds, when the job is created."""
+
+
+def later(state: JobState) -> int:
+    """Time of the next step: after the last start and stop of a run, so that only an event dated on purpose is dated before it."""
+    return max(NOW, state.head.stopOrderAt, state.head.runStartedAt) + 1
+
+
+def counted(state: JobState) -> bool:
+    return state.head.countedIncarnation == state.head.incarnation
+
+
+def runs(state: JobState) -> str:
+    """What all that are here so far say they run, relative to the state's incarnation."""
+    head = state.head
+    if not head.adopting:
+        return "none"
+    known = {-2: "none", -1: "mixed", head.incarnation: "cur", head.incarnation + 1: "next"}
+    return known.get(head.adoptIncarnation, "mixed")
+
+
+def heard(state: JobState) -> str:
+    head = state.head
+    if not head.adopting or head.adoptMax < 0:
+        return "none"
+    return "next" if head.adoptMax > head.incarnation else "cur"
+
+
+def failed(pod: Pod) -> str:
+    return "" if not pod.failed else "noted" if pod.failed == "performance" else "bad"
+
+
+def to_quit(pod: Pod) -> str:
+    return "no" if not pod.toQuit else "preempted" if pod.reason == LostReason.PREEMPTED else "ordered"
+
+
+def holder(state: JobState) -> str:
+    return f"w{int(state.head.countedPod[1:]) + 1}" if counted(state) else "none"
+
+
+HEAD: dict[str, Any] = {
+    "phase": lambda s: s.head.phase.value,
+    "mode": lambda s: s.head.mode.value,
+    "recoverCount": lambda s: s.head.recoverCount,
+    "failures": lambda s: s.head.failures,
+    "shouldQuit": lambda s: s.head.shouldQuit,
+    "failedReason": lambda s: s.head.failedReason.value if s.head.failedReason else "none",
+    "started": lambda s: s.head.started,
+    "booted": lambda s: s.head.booted,
+    "counted": counted,
+    "holder": holder,
+    "evidence": lambda s: s.head.countedEvidence if counted(s) else 0,
+    "moved": lambda s: s.head.countMoved and counted(s),
+    "massQuit": lambda s: s.head.massQuitRounds,
+    "portRetries": lambda s: s.head.portRetries,
+    "suspended": lambda s: s.head.suspended,
+    "adopting": lambda s: s.head.adopting,
+    "runs": runs,
+    "heard": heard,
+    "ended": lambda s: s.head.failures,  # the ghost; equal by the invariant CountExact
+    "noise": lambda s: True,  # people and platform may always disturb
+}
+"""Variable of the model -> value from the head."""
+
+POD: dict[str, Any] = {
+    "innerPhase": lambda p: p.innerPhase.value,
+    "present": lambda p: p.present,
+    "placed": lambda p: p.placed,
+    "finished": lambda p: p.finished,
+    "errored": lambda p: p.errored,
+    "failed": failed,
+    "retries": lambda p: p.retries,
+    "uncounted": lambda p: p.uncounted,
+    "toQuit": to_quit,
+    "mark": lambda p: p.mark,
+    "suspect": lambda p: p.suspect,
+}
+"""Variable of the model -> value from the pod of each worker."""
+
+
+def model_state(state: JobState) -> State:
+    """A state of the code as the model sees it."""
+    values: dict[str, Value] = {name: rule(state) for name, rule in HEAD.items()}
+    values |= {name: tuple(rule(pod) for pod in state.pods()) for name, rule in POD.items()}
+    return tuple(sorted(values.items()))
+
+
+def order_of(state: JobState) -> str:
+    """The model's operator `Order`, from the variables alone: what must stand in head.order."""
+    head = state.head
+    if head.phase.terminal:
+        return "quit"
+    hung = any(pod.mark == "hang" for pod in state.pods())
+    return {
+        Phase.PENDING: "stop" if head.suspended else "wait",
+        Phase.BOOT_CHECKING: "bootcheck",
+        Phase.TROUBLESHOOTING: "troubleshoot",
+        Phase.RESTARTING: "wait" if head.adopting else "stop",
+        Phase.RUN_COMMAND: "plain" if head.mode is Mode.PLAIN else "hang" if hung else "command",
+    }[head.phase]
+
+
+def deadline_of(state: JobState) -> str:
+    """The model's operator `Deadline`."""
+    head, pods = state.head, state.pods()
+    if head.phase is Phase.PENDING and head.suspended:
+        return "none"
+    if head.phase is Phase.PENDING and not head.started and all(pod.placed and not pod.toQuit for pod in pods):
+        return "pending"
+    if head.phase in (Phase.PENDING, Phase.RESTARTING):
+        return "placing"
+    if head.phase in (Phase.BOOT_CHECKING, Phase.TROUBLESHOOTING):
+        return "round"
+    return "hang" if head.phase is Phase.RUN_COMMAND and any(pod.mark == "hang" for pod in pods) else "none"
+
+
+def spec_of(workers: int, max_retry: int, max_uncounted: int) -> JobSpec:
+    return JobSpec(name="model", command=("true",), workers=workers, maxRetry=max_retry, maxUncounted=max_uncounted, retryResetAfter=1e-9)
+
+
+def _boot(pod: Pod) -> str:
+    """A boot id the place has not had: the machine only compares it with the present and the last."""
+    return "b" if "b" not in (pod.boot, pod.oldBoot) else "c" if "c" not in (pod.boot, pod.oldBoot) else "d"
+
+
+def events_of(state: JobState, features: frozenset[str]) -> Iterator[tuple[str, events.Event]]:
+    """Every event of the model that is worth trying here, enabled or not: what the code drops must be no edge of the model either."""
+    head, pods = state.head, state.pods()
+    early = (0, *((1,) if "move" in features else ()))
+    for i, pod in enumerate(pods):
+        boot = _boot(pod)
+        answer = (i, pod.attempt, pod.boot, head.incarnation, head.seqNum)
+        run = (i, pod.attempt, pod.boot, head.incarnation, head.runSeqNum)
+        checking = head.phase in (Phase.BOOT_CHECKING, Phase.TROUBLESHOOTING)
+        if checking:
+            yield "Checked", events.Finished(*answer)
+            if "check" in features:
+                yield "Checked", events.Finished(*answer, results=(CheckResult("gpu", False),))
+                yield "Checked", events.Finished(*answer, results=(CheckResult("performance", False),))
+            yield "Undiagnosed", events.Errored(*answer, reason=LostReason.ERROR)
+        else:
+            yield "FinishHung" if pod.mark == "hang" else "Finish", events.Finished(*answer)
+            yield "Failing", events.Errored(*answer, reason=LostReason.ERROR)
+            if "move" in features:
+                yield "Failing", events.Errored(*answer, reason=LostReason.SIGNAL)
+                yield "Failing", events.Errored(*answer, reason=LostReason.COLLATERAL)
+            if "port" in features:
+                yield "PortTaken", events.Errored(*answer, reason=LostReason.PORT)
+            if "command" in features:
+                yield "NotStarted", events.Errored(*answer, reason=LostReason.ERROR, exit_code=127)
+        if "move" in features and head.phase in (Phase.RESTARTING, Phase.TROUBLESHOOTING) and head.runSeqNum:
+            yield "LateError", events.Errored(*run, reason=LostReason.SIGNAL, at=1)
+            yield "LateError", events.Errored(*run, reason=LostReason.ERROR, at=1)
+            yield "LateError", events.Errored(*run, reason=LostReason.COLLATERAL, at=1)
+        if "mark" in features:
+            for kind in ("hang", "slow"):
+                yield "Mark", events.Marked(i, pod.attempt, pod.boot, head.incarnation, kind)
+            yield "Mark", events.Marked(i, pod.attempt, pod.boot, head.incarnation, cleared=True)
+        if head.adopting:
+            for says in (-1, head.incarnation, head.incarnation + 1):
+                yield "Lost" if pod.present else "Ready", events.PodReady(i, pod.attempt, boot, running=says >= 0, incarnation=says)
+        elif not pod.present:
+            yield "Ready", events.PodReady(i, pod.attempt, boot)
+            yield "Ready", events.PodReady(i, pod.attempt + 1, boot)
+        if head.mode is Mode.PLAIN:
+            yield "PlainExit", events.PlainExit(i, pod.attempt, 0)
+            yield "PlainExit", events.PlainExit(i, pod.attempt, 3)
+            yield "PlainExit", events.PodLost(i, pod.attempt, exit_code=3)
+            continue
+        for at in early:
+            yield "Lost", events.PodLost(i, pod.attempt, LostReason.KILLED, at=at, exit_code=9)
+        yield "Lost", events.PodGone(i, pod.attempt)
+        if pod.present:
+            for at in early:
+                yield "Lost", events.PodLost(i, pod.attempt, LostReason.NODE_LOST, at=at)
+            if not head.adopting:
+                yield "Lost", events.PodReady(i, pod.attempt, boot)
+                yield "Lost", events.PodReady(i, pod.attempt + 1, boot)
+        if head.phase is Phase.RUN_COMMAND:
+            yield "Lost" if pod.finished else "Left", events.PodLost(i, pod.attempt, LostReason.KILLED, exit_code=0)
+        if "preempt" in features:
+            yield "Preempted", events.PodLost(i, pod.attempt, LostReason.PREEMPTED)
+            yield "Notice", events.Errored(*answer, reason=LostReason.PREEMPTED)
+        if "plain" in features:
+            yield "Running", events.PodRunning(i, pod.attempt)
+            yield "Plain", events.PlainFact(i, pod.attempt)
+        if "suspect" in features:
+            yield "Suspect", events.SuspectChanged(i, pod.attempt, not pod.suspect)
+    yield "Checkpoint", events.Checkpointed(head.incarnation, 1)
+    if head.deadline is not None:
+        name = {"placing": "PlacingDeadline", "round": "RoundDeadline", "hang": "HangDeadline", "pending": "PendingDeadline"}[head.deadline.kind]
+        yield name, events.DeadlinePassed(head.deadline.kind, head.deadline.seqNum, head.deadline.incarnation)
+    asked: list[tuple[str, str, events.Event]] = [
+        ("stop", "Stop", events.StopAsked()),
+        ("suspend", "Suspend", events.SuspendAsked()),
+        ("suspend", "Resume", events.ResumeAsked()),
+        ("restart", "Restart", events.RestartAsked()),
+        ("healthy", "Healthy", events.Healthy()),
+        ("era", "Era", events.EraChanged("b" if head.era == "a" else "a")),
+    ]
+    for feature, name, event in asked:
+        if feature in features and not (name == "Era" and head.mode is Mode.PLAIN):
+            yield name, event

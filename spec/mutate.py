@@ -1,0 +1,148 @@
+"""`make spec-mutants`: every seeded fault is caught, and by the property that is named for it. Prints the table; exit 1 when one survives.
+
+`mutants/mutants.toml` holds them: a fault is a few replacements in the text of a module (or of a .cfg), each of which must fit exactly `times` times.
+The mutant must still translate and parse; it is checked with the constants of its `cfg` and with the one named property alone, so that nothing
+else can claim the catch. `expect = "cfg"` means the check that configurations are complete; `expect = "translation"` the one that it is current.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+import tomllib
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import run
+import tla
+
+_HEALTHY: set[str] = set()
+"""Configurations of liveness properties that hold without a fault."""
+TABLE = tla.HERE / "mutants" / "mutants.toml"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    what: str
+    file: str
+    cfg: str
+    expect: str
+    replacements: tuple[tuple[str, str, int], ...]
+    constants: dict[str, str]
+
+
+def load(path: Path = TABLE) -> list[Mutant]:
+    with path.open("rb") as file:
+        table = tomllib.load(file)
+    return [
+        Mutant(
+            name,
+            row["what"],
+            row["file"],
+            row.get("cfg", ""),
+            row["expect"],
+            tuple((r["old"], r["new"], r.get("times", 1)) for r in row.get("replace", ())),
+            row.get("constants", {}),
+        )
+        for name, row in table.items()
+    ]
+
+
+def seeded(mutant: Mutant, text: str) -> str:
+    """The text with the fault in it. SpecError when a replacement does not fit: then the model has moved on and the mutant must follow."""
+    algorithm, begin, rest = text.partition("\\* BEGIN TRANSLATION")
+    translation, end, properties = rest.partition("\\* END TRANSLATION")
+    if mutant.expect != "translation":
+        translation = "\n"
+    for old, new, times in mutant.replacements:
+        found = algorithm.count(old) + properties.count(old)
+        if found != times:
+            raise tla.SpecError(f"mutant {mutant.name}: {found} times in {mutant.file}, expected {times}: {old!r}")
+        algorithm, properties = algorithm.replace(old, new), properties.replace(old, new)
+    return algorithm + begin + translation + end + properties
+
+
+def narrowed(config_text: str, mutant: Mutant, liveness: bool, action: bool) -> str:
+    """The constants of the configuration, with the named property alone."""
+    kept = re.split(r"^(?:INVARIANTS?|PROPERT(?:Y|IES))\b", config_text, maxsplit=1, flags=re.M)[0]
+    for name, value in mutant.constants.items():
+        kept, found = re.subn(rf"\b{name} = (\{{[^}}]*\}}|\w+)", f"{name} = {value}", kept)
+        if found != 1:
+            raise tla.SpecError(f"mutant {mutant.name}: no constant {name} in {mutant.cfg}.cfg")
+    tail = re.findall(r"^CONSTRAINT .*$", config_text, flags=re.M)
+    kind = "PROPERTY" if liveness or action else "INVARIANT"
+    return kept + f"{kind} {mutant.expect}\n" + "\n".join(tail) + "\n"
+
+
+def verdict(mutant: Mutant, texts: dict[str, str], workers: int) -> tuple[bool, str, float, int]:
+    """(caught by the named one, what was said, seconds, distinct states)."""
+    start = time.monotonic()
+    if mutant.expect == "cfg":
+        known = tla.configs()
+        text = seeded(mutant, (tla.HERE / mutant.file).read_text())
+        path = tla.HERE / "mutants" / f".{mutant.file}"
+        path.write_text(text)
+        try:
+            changed = replace(tla.read_config(path, {"." + k: v for k, v in texts.items()}), name=Path(mutant.file).stem)
+        finally:
+            path.unlink()
+        changed = replace(changed, module=changed.module.lstrip("."))
+        said = tla.incomplete([changed if c.name == changed.name else c for c in known], texts)
+        return bool(said), said[0] if said else "nothing", time.monotonic() - start, 0
+    module = Path(mutant.file).stem
+    text = seeded(mutant, texts[module])
+    if mutant.expect == "translation":
+        said = run.stale_translations({module: text})
+        return bool(said), "translation not current" if said else "nothing", time.monotonic() - start, 0
+    if tla.is_pluscal(text):
+        text = tla.translate(text, module)
+    named = tla.properties_of(text)
+    if not any(mutant.expect in names for names in named.values()):
+        raise tla.SpecError(f"mutant {mutant.name}: {module} has no property {mutant.expect}")
+    config_text = narrowed(
+        (tla.HERE / f"{mutant.cfg}.cfg").read_text(), mutant, mutant.expect in named["LIVENESS"], mutant.expect in named["ACTIONS"]
+    )
+    if mutant.expect in named["LIVENESS"] and config_text not in _HEALTHY:
+        # A liveness property that fails without the fault would be "caught" for nothing.
+        if not tla.check(module, config_text, texts, workers=workers, timeout=120.0, small=True).passed:
+            raise tla.SpecError(f"mutant {mutant.name}: {mutant.expect} fails without the fault too")
+        _HEALTHY.add(config_text)
+    result = tla.check(module, config_text, texts | {module: text}, workers=workers, timeout=120.0, small=True)
+    if result.error:
+        raise tla.SpecError(f"mutant {mutant.name}: does not run: {result.error}")
+    return result.violated == mutant.expect, result.violated or "survives", time.monotonic() - start, result.distinct
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("only", nargs="*")
+    parser.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args()
+    texts = tla.modules()
+    bad = []
+    print(f"{'mutant':<26}{'module':<18}{'caught by':<26}{'states':>8}{'seconds':>9}  what is wrong")
+    for mutant in load():
+        if options.only and mutant.name not in options.only:
+            continue
+        try:
+            caught, said, seconds, distinct = verdict(mutant, texts, options.workers)
+        except tla.SpecError as error:
+            caught, said, seconds, distinct = False, "DOES NOT COUNT", 0.0, 0
+            print(f"  {error}", file=sys.stderr)
+        shown = mutant.expect if caught else f"SURVIVES ({said})"
+        print(f"{mutant.name:<26}{mutant.file:<18}{shown:<26}{distinct:>8,}{seconds:>9.1f}  {mutant.what}", flush=True)
+        if not caught:
+            bad.append(mutant.name)
+    print(f"{len(load()) - len(bad) if not options.only else ''} caught" if not bad else f"NOT CAUGHT: {' '.join(bad)}")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except tla.SpecError as error:
+        print(f"FAILED {error}", file=sys.stderr)
+        sys.exit(1)

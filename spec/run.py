@@ -1,0 +1,75 @@
+"""`make spec`: translations are current, configurations are complete, TLC holds every model. Prints one table; exit 1 on any complaint.
+
+Reads `spec/*.tla`, `spec/*.cfg`; writes nothing but `--report FILE` (JSON).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import tla
+
+SEED = {"AegisSeed": 26_778, "AegisPhase": 26_778, "AegisMessages": 44_826}
+"""Distinct states that the first seed prints for its own P0 and P1 models."""
+
+
+def stale_translations(texts: dict[str, str]) -> list[str]:
+    """Modules whose checked-in translation is not what the translator makes of their algorithm."""
+    return [name for name, text in texts.items() if tla.is_pluscal(text) and tla.translate(text, name) != text]
+
+
+def wrap(label: str, names: tuple[str, ...]) -> str:
+    return f"    {label}: {' '.join(names)}" if names else ""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("only", nargs="*", help="configurations to run (default: all)")
+    parser.add_argument("--workers", type=int, default=2, help="TLC worker threads")
+    parser.add_argument("--translate", action="store_true", help="write fresh translations into the modules first")
+    parser.add_argument("--report", type=Path, help="write the table as JSON")
+    parser.add_argument("--list", action="store_true", help="check translations and configurations only; run no model")
+    options = parser.parse_args()
+    texts = tla.modules()
+    if options.translate:
+        for name, text in texts.items():
+            if tla.is_pluscal(text):
+                (tla.HERE / f"{name}.tla").write_text(tla.translate(text, name))
+        texts = tla.modules()
+    complaints = [f"{name}.tla: the translation is not current; run `spec/run.py --translate`" for name in stale_translations(texts)]
+    found = tla.configs()
+    complaints += tla.incomplete(found, texts)
+    print(f"{'model':<22}{'distinct':>10}{'seed':>9}{'depth':>7}{'seconds':>9}  result")
+    rows = []
+    for config in found:
+        if options.list or (options.only and config.name not in options.only):
+            continue
+        result = tla.check(config.module, (tla.HERE / f"{config.name}.cfg").read_text(), texts, workers=options.workers)
+        reached = config.name.endswith("Reached")
+        passed = bool(result.violated) if reached else result.passed
+        said = "reached" if reached and passed else "holds" if passed else (result.violated and f"VIOLATED: {result.violated}") or result.error
+        seed = SEED.get(config.name)
+        print(f"{config.name:<22}{result.distinct:>10,}{seed or '':>9}{result.depth:>7}{result.seconds:>9.1f}  {said}")
+        for line in filter(None, (wrap("invariants", config.invariants), wrap("properties", config.properties))):
+            print(line, flush=True)
+        if not passed:
+            complaints.append(f"{config.name}: {said}\n{tla.trace(result.output)}")
+        row = {key: value for key, value in asdict(result).items() if key != "output"}
+        rows.append({"model": config.name, "seed": seed, "passed": passed, **row, "invariants": config.invariants, "properties": config.properties})
+    if options.report:
+        options.report.write_text(json.dumps({"models": rows, "complaints": complaints}, indent=1) + "\n")
+    for complaint in complaints:
+        print(f"FAILED {complaint}", file=sys.stderr)
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except tla.SpecError as error:
+        print(f"FAILED {error}", file=sys.stderr)
+        sys.exit(1)
