@@ -4,8 +4,9 @@
 """
 
 from aegis_lognexus.flight.analyze import analyze
+from aegis_lognexus.flight.command import main
 from aegis_lognexus.flight.dump import Dump, broken, from_mapping
 from aegis_lognexus.flight.reading import read_folder
 from aegis_lognexus.flight.report import BadOp, Report
 
-__all__ = ["BadOp", "Dump", "Report", "analyze", "broken", "from_mapping", "read_folder"]
+__all__ = ["BadOp", "Dump", "Report", "analyze", "broken", "from_mapping", "main", "read_folder"]

@@ -49,7 +49,11 @@ def analyze_table(table: Table) -> Report:
         or _inside(table, waits)
         or _quiet(table, waits)
     )
-    extra = [f"{rank_list({r for r, _ in table.failed})}: an operation is marked complete that a member never entered, so it failed"] if table.failed else []
+    extra = (
+        [f"{rank_list({r for r, _ in table.failed})}: an operation is marked complete that a member never entered, so it failed"]
+        if table.failed
+        else []
+    )
     evidence = (*found.evidence, *extra)[:MAX_EVIDENCE]
     return Report(
         found.verdict,
@@ -92,7 +96,7 @@ def _missing(table: Table) -> tuple[str, ...]:
 
 def _bad(table: Table, gid: int, seq: int, label: str) -> BadOp:
     g = table.groups[gid]
-    return BadOp(g.desc or g.name, g.name, seq, label)
+    return BadOp(g.label, g.name, seq, label)
 
 
 def _voted(table: Table, waits: Waits, open_: bool) -> Report | None:
@@ -240,15 +244,18 @@ def _circle(table: Table, waits: Waits) -> Report | None:
         return None
     ranks = min(waits.cycles, key=len)
     heads = {r: waits.head[r] for r in ranks}
-    descs = Counter(table.groups[op.gid].desc or table.groups[op.gid].name for op in heads.values())
-    names = {r: table.groups[op.gid].desc or table.groups[op.gid].name for r, op in heads.items()}
+    descs = Counter(table.groups[op.gid].label for op in heads.values())
+    names = {r: table.groups[op.gid].label for r, op in heads.items()}
     if len(descs) < 2:  # one kind of group: tell the operations apart instead
         names = {r: f"{table.groups[op.gid].name} {op.seq}" for r, op in heads.items()}
         descs = Counter(names.values())
     ordered = descs.most_common()
     clear = len(ordered) > 1 and ordered[0][1] > ordered[1][1]
     culprits = tuple(r for r in ranks if not clear or names[r] != ordered[0][0])
-    shown = [f"rank {r} waits in {table.groups[op.gid].title} seq {op.seq} {op.label} for {rank_list(waits.targets[op.key])}" for r, op in list(heads.items())[:8]]
+    shown = [
+        f"rank {r} waits in {table.groups[op.gid].title} seq {op.seq} {op.label} for {rank_list(waits.targets[op.key])}"
+        for r, op in list(heads.items())[:8]
+    ]
     shown.append("they wait for each other: these operations are called in different orders" + ("" if clear else ", and no order has the majority"))
     first = min(heads.items(), key=lambda x: waits.since.get(x[0], 0))[1]
     bad = _bad(table, first.gid, first.seq, first.label)

@@ -1,8 +1,8 @@
 """One flight-recorder file to compact columns; also the program of the reading child.
 
 Reads: bytes of one dump (pickle of plain containers, or JSON), any schema minor, any backend prefix.
-Writes: a header (plain JSON values) and numpy columns, one element per entry, in the order the rank recorded them.
-Runs as a script in a process with limits (`reading.py`), so it imports nothing of Aegis. Whatever the file holds is data:
+Writes: a header (plain JSON values) and columns, one element per entry, in the order the rank recorded them.
+Runs as a script in a process with limits (`reading.py`), so it imports nothing but the standard library. Whatever the file holds is data:
 the unpickler refuses every class, so a file can at worst waste the child's own time and memory.
 """
 
@@ -18,38 +18,35 @@ import pickle
 import resource
 import struct
 import sys
-from collections.abc import Iterable
-from operator import itemgetter
-from typing import Any, NoReturn
-
-import numpy as np
-import numpy.typing as npt
+from array import array
+from collections.abc import Iterable, Sequence
+from operator import gt, itemgetter
+from typing import Any, NoReturn, TypeAlias
 
 MAX_FILE_BYTES = 64 << 20
 MAX_MEMORY_BYTES = 3 << 30
 MAX_CPU_SECONDS = 60
+MAX_INT = 1 << 62
 DONE, STARTED, P2P, CONFLICT = 1, 2, 4, 8
 
+# Name and type (of `array`, native byte order) of each column.
 COLUMNS: tuple[tuple[str, str], ...] = (
-    ("group", "<i4"),  # index into header["groups"]
-    ("kind", "<i4"),  # index into header["kinds"]
-    ("site", "<i4"),  # index into header["sites"], -1 without stacks
-    ("seq", "<i8"),  # collective_seq_id
-    ("p2p_seq", "<i8"),
-    ("created", "<i8"),  # ns since 1970
-    ("completed", "<i8"),  # ns since 1970, 0 = not seen
-    ("flags", "<u1"),  # DONE | STARTED | P2P | CONFLICT
+    ("group", "i"),  # index into header["groups"]
+    ("kind", "i"),  # index into header["kinds"]
+    ("site", "i"),  # index into header["sites"], -1 without stacks
+    ("seq", "q"),  # collective_seq_id
+    ("p2p_seq", "q"),
+    ("created", "q"),  # ns since 1970
+    ("flags", "B"),  # DONE | STARTED | P2P | CONFLICT
 )
 Header = dict[str, Any]
-Columns = dict[str, npt.NDArray[Any]]
+Columns: TypeAlias = "dict[str, array[Any]]"
 _FIELDS = (
     "process_group",
     "profiling_name",
     "collective_seq_id",
     "p2p_seq_id",
     "time_created_ns",
-    "time_discovered_started_ns",
-    "time_discovered_completed_ns",
     "state",
     "retired",
     "is_p2p",
@@ -82,7 +79,10 @@ def load(data: bytes) -> dict[str, Any]:
     if not data.strip(b"\0 \r\n\t"):
         raise EOFError("the file is empty")
     text = data.lstrip(b"\xef\xbb\xbf \r\n\t")
-    raw = json.loads(data.decode("utf-8-sig", "replace")) if text[:1] in (b"{", b"[") else PlainUnpickler(io.BytesIO(data)).load()
+    if text[:1] in (b"{", b"["):
+        raw = json.loads(data.decode("utf-8-sig", "replace"))
+    else:  # a buffered reader is peeked into; a bare BytesIO costs twice the time
+        raw = PlainUnpickler(io.BufferedReader(io.BytesIO(data), 1 << 20)).load()
     if isinstance(raw, list):  # a bare list of entries
         raw = {"entries": raw}
     if not isinstance(raw, dict):
@@ -120,42 +120,47 @@ def columns_of(raw: dict[str, Any]) -> tuple[Header, Columns]:
     keys = map(marshal.dumps, shapes, itertools.repeat(2))
     kind = [kinds.setdefault(k, len(kinds)) for k in keys]
     sites: dict[str, int] = {}
-    site = [sites.setdefault(s, len(sites)) if (s := _site(e.get("frames"))) else -1 for e in entries] if any("frames" in e for e in entries[:1]) else None
+    site: list[int] | None = None
+    if any("frames" in e for e in (*entries[:1], *entries[-1:])):
+        texts = [_site(e.get("frames")) for e in entries]
+        site = [sites.setdefault(t, len(sites)) if t else -1 for t in texts]
     n = len(entries)
-    completed = _ints(by["time_discovered_completed_ns"])
-    started = _ints(by["time_discovered_started_ns"]) > 0
-    retired = np.fromiter((bool(x) for x in by["retired"]), np.bool_, n)
-    finished = np.fromiter((s == "completed" for s in by["state"]), np.bool_, n)
-    started |= np.fromiter((s == "started" for s in by["state"]), np.bool_, n)
-    p2p = np.fromiter((bool(x) for x in by["is_p2p"]), np.bool_, n)
-    if n and by["is_p2p"][0] is None:  # older schema: only the name tells
-        names = [_text(x) for x in by["profiling_name"]]
-        p2p = np.fromiter((":send " in x or ":recv " in x for x in names), np.bool_, n)
-    done = retired | finished
-    flags = done * DONE + started * STARTED + p2p * P2P + (finished & ~retired) * CONFLICT
-    local: dict[str, int] = {}
-    for pg_id, g in zip(by["pg_id"], group, strict=True):
-        local[str(pg_id)] = g
+    p2p: Sequence[Any] = by["is_p2p"]
+    if n and p2p[0] is None:  # older schema: only the name tells
+        p2p = [":send " in x or ":recv " in x for x in map(_text, by["profiling_name"])]
+    told = _Flags()
+    flags = [told[t] for t in zip(by["state"], by["retired"], p2p, strict=True)]
+    local = {str(pg_id): g for pg_id, g in dict(zip(by["pg_id"], group, strict=True)).items()}
     record = _ints(by["record_id"])
     columns: Columns = {
-        "group": np.array(group, np.int32),
-        "kind": np.array(kind, np.int32),
-        "site": np.full(n, -1, np.int32) if site is None else np.array(site, np.int32),
+        "group": array("i", group),
+        "kind": array("i", kind),
+        "site": array("i", [-1]) * n if site is None else array("i", site),
         "seq": _ints(by["collective_seq_id"]),
         "p2p_seq": _ints(by["p2p_seq_id"]),
         "created": _ints(by["time_created_ns"]),
-        "completed": completed,
-        "flags": flags.astype(np.uint8),
+        "flags": array("B", flags),
     }
-    if n > 1 and (np.diff(record) < 0).any():
-        order = np.argsort(record, kind="stable")
-        columns = {name: c[order] for name, c in columns.items()}
+    if any(map(gt, record, record[1:])):
+        order = sorted(range(n), key=record.__getitem__)
+        columns = {name: array(c.typecode, [c[i] for i in order]) for name, c in columns.items()}
     header["groups"] = [[_text(a) for a in g[:2]] if isinstance(g, tuple) and len(g) > 1 else [_text(g), ""] for g in groups]
     header["kinds"] = [_kind(k) for k in kinds]
     header["sites"] = list(sites)
     header["local"] = local
-    header["oldest"] = int(record.min()) if n else 0
+    header["oldest"] = min(record, default=0)
     return header, columns
+
+
+class _Flags(dict[tuple[Any, Any, Any], int]):
+    """(state, retired, is_p2p) to flags; there are only a few combinations."""
+
+    def __missing__(self, key: tuple[Any, Any, Any]) -> int:
+        state, retired, p2p = key
+        finished = state == "completed"
+        flags = (DONE if retired or finished else 0) | (STARTED if state == "started" else 0) | (P2P if p2p else 0)
+        self[key] = flags | (CONFLICT if finished and not retired else 0)
+        return self[key]
 
 
 def _text(x: object) -> str:
@@ -173,16 +178,17 @@ def _int(x: object) -> int:
         n = int(x) if isinstance(x, int | float | str) else 0
     except (ValueError, OverflowError):
         return 0
-    return n if -(1 << 62) < n < 1 << 62 else 0
+    return n if -MAX_INT <= n <= MAX_INT else 0
 
 
-def _ints(col: tuple[Any, ...]) -> npt.NDArray[np.int64]:
-    if not col or col[0] is None:
-        return np.fromiter((_int(x) for x in col), np.int64, len(col))
+def _ints(col: tuple[Any, ...]) -> array[int]:
     try:
-        return np.array(col, np.int64)
+        values = array("q", [x or 0 for x in col])
     except (TypeError, ValueError, OverflowError):
-        return np.fromiter((_int(x) for x in col), np.int64, len(col))
+        return array("q", [_int(x) for x in col])
+    if values and (max(values) > MAX_INT or min(values) < -MAX_INT):
+        return array("q", [_int(x) for x in col])
+    return values
 
 
 def _kind(key: bytes) -> list[Any]:
@@ -234,23 +240,23 @@ def _site(frames: object) -> str:
 
 def pack(header: Header, columns: Columns) -> bytes:
     """Wire form between child and parent: length, JSON header, raw columns. The parent never unpickles."""
-    n = len(columns["seq"])
-    head = json.dumps({**header, "n": n}).encode()
-    body = b"".join(np.ascontiguousarray(columns[name], dtype=dtype).tobytes() for name, dtype in COLUMNS)
+    head = json.dumps({**header, "n": len(columns["seq"])}).encode()
+    body = b"".join([columns[name].tobytes() for name, _ in COLUMNS])
     return struct.pack("<BQQ", 1, len(head), len(body)) + head + body
 
 
-def unpack(head: bytes, body: bytes) -> tuple[Header, Columns]:
-    """Inverse of `pack`, checking every length. Raises ValueError."""
+def unpack(head: bytes, body: bytes) -> tuple[Header, dict[str, memoryview]]:
+    """Inverse of `pack`, without a copy, checking every length. Raises ValueError."""
     header = json.loads(head)
     n = int(header["n"])
-    columns: Columns = {}
+    view = memoryview(body)
+    columns: dict[str, memoryview] = {}
     at = 0
-    for name, dtype in COLUMNS:
-        size = n * np.dtype(dtype).itemsize
-        columns[name] = np.frombuffer(body, dtype, n, at)
+    for name, code in COLUMNS:
+        size = n * array(code).itemsize
+        columns[name] = view[at : at + size]
         at += size
-    if at != len(body):
+    if n < 0 or at != len(body):
         raise ValueError("the child's answer has a wrong length")
     return header, columns
 

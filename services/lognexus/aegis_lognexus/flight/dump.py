@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from aegis_lognexus.flight.decode import COLUMNS, P2P, Columns, Header, columns_of
+from aegis_lognexus.flight.decode import COLUMNS, Header, columns_of
 
 # Evidence states of a dump.
 OK, EMPTY, TRUNCATED, REFUSED, UNREADABLE = "ok", "empty", "truncated", "refused", "unreadable"
 
 CPU_BACKENDS = frozenset({"gloo", "mpi", "ucc", ""})
+Columns = dict[str, npt.NDArray[Any]]
 _P2P = re.compile(r"(send|recv)\s+(\d+)\s*(?:->|<-)\s*(\d+)")
 
 
@@ -62,8 +64,8 @@ class Dump:
         return len(self.columns["seq"]) if self.columns else 0
 
 
-def from_parts(rank: int, header: Header, columns: Columns, interned: dict[str, str] | None = None) -> Dump:
-    """Header and columns (from `decode.columns_of` or from the child) to a Dump. `interned` shares long texts between dumps."""
+def from_parts(rank: int, header: Header, columns: Mapping[str, Any], interned: dict[str, str] | None = None) -> Dump:
+    """Header and columns (of `decode.columns_of` or `decode.unpack`) to a Dump. `interned` shares long texts between dumps."""
     share = {} if interned is None else interned
     n = len(columns["seq"])
     status = {k: (v[0], v[1], v[2]) for k, v in header["status"].items()}
@@ -80,7 +82,7 @@ def from_parts(rank: int, header: Header, columns: Columns, interned: dict[str, 
         status=status,
         local=header["local"],
         oldest=header["oldest"],
-        columns=columns,
+        columns={name: np.frombuffer(columns[name], code) if n else np.empty(0, code) for name, code in COLUMNS},
     )
 
 
@@ -117,7 +119,3 @@ def _sizes(x: object) -> str:
     if not isinstance(x, list):
         return ""
     return ",".join("x".join(str(n) for n in t) if isinstance(t, list) else str(t) for t in x)
-
-
-def p2p_mask(dump: Dump) -> Any:
-    return (dump.columns["flags"] & P2P) != 0

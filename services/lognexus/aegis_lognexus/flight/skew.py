@@ -17,6 +17,7 @@ MAX_COLUMNS = 512
 MIN_OPERATIONS = 5
 MIN_LATENESS = 0.005  # s; below, it is scheduling noise
 MIN_SHARE = 0.25  # of the usual time between two operations
+MAX_SHARE = 1.2  # nobody can be later than that: the others wait for it, so the time between two operations grows with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Lateness:
         middle = float(np.median(usual))
         spread = float(np.median(np.abs(usual - middle)))
         limit = middle + max(6 * spread, MIN_LATENESS, MIN_SHARE * self.interval)
-        at = np.nonzero(usual > limit)[0].tolist()
+        at = np.nonzero((usual > limit) & (usual <= MAX_SHARE * self.interval))[0].tolist()
         if not at or len(at) * 2 >= len(usual):
             return {}
         # Whoever comes last most of the time holds the others up; the rest of a skewed distribution is noise.

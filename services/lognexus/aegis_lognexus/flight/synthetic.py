@@ -101,9 +101,7 @@ def dumps(job: Job) -> Iterator[tuple[int, dict[str, Any]]]:
             told[0] = seqs[desc]
             if finished:
                 told[1] = told[2] = seqs[desc]
-        status = {
-            k: {"last_enqueued_collective": v[0], "last_started_collective": v[1], "last_completed_collective": v[2]} for k, v in last.items()
-        }
+        status = {k: {"last_enqueued_collective": v[0], "last_started_collective": v[1], "last_completed_collective": v[2]} for k, v in last.items()}
         held = {mine[d][0]: config[mine[d][0]] for d in mine}
         yield rank, {"version": "2.10", "pg_config": held, "pg_status": status, "comm_lib_version": "2.27.3", "entries": entries}
 
@@ -120,7 +118,11 @@ def write(job: Job, folder: Path, prefix: str = "nccl_trace_rank_") -> int:
 
 def _own(groups: Sequence[tuple[str, str, tuple[int, ...]]], rank: int) -> dict[str, tuple[str, int]]:
     """{description: (group name, local id)} of one rank."""
-    held = [(name, desc) for name, desc, members in groups if rank in (members if len(members) < 64 else range(members[0], members[-1] + 1, _step(members)))]
+    held = [
+        (name, desc)
+        for name, desc, members in groups
+        if rank in (members if len(members) < 64 else range(members[0], members[-1] + 1, _step(members)))
+    ]
     return {desc: (name, local) for local, (name, desc) in enumerate(held)}
 
 

@@ -53,7 +53,12 @@ class Group:
 
     @property
     def title(self) -> str:
-        return f"{self.desc or 'group'} [{self.name}]"
+        return f"{self.label} [{self.name}]"
+
+    @property
+    def label(self) -> str:
+        """The description, or the name where the program gave none."""
+        return self.desc if self.desc not in ("", "undefined") else self.name
 
     def row(self, rank: int) -> int:
         at = int(np.searchsorted(self.rows, rank))
@@ -209,7 +214,7 @@ def _mark_p2p(groups: list[Group], entries: Mapping[int, Entries]) -> None:
     used: set[int] = set()
     for e in entries.values():
         used.update(np.unique(e.gid[e.p2p]).tolist())
-    descs = {groups[g].desc for g in used if groups[g].desc}
+    descs = {groups[g].desc for g in used} - {"", "undefined", "default_pg"}
     for g in groups:
         g.p2p = g.gid in used or g.desc in descs
 

@@ -56,7 +56,7 @@ def argument_mismatches(table: Table) -> list[Mismatch]:
             for cause, codes in (("op_mismatch", ops), ("dtype_mismatch", types), ("size_mismatch", sizes)):
                 values = codes[kinds].tolist()
                 if len(set(values)) > 1:
-                    found.append(_mismatch(table, g, col, present, values, cause))
+                    found.append(_mismatch(table, g, (col, present), values, cause))
                     break
             else:
                 continue
@@ -86,14 +86,18 @@ def _codes(table: Table) -> tuple[list[int], list[int], list[int]]:
     return ops, types, sizes
 
 
-def _mismatch(table: Table, g: Group, col: int, present: npt.NDArray[np.int64], values: list[int], cause: str) -> Mismatch:
+def _mismatch(table: Table, g: Group, cells: tuple[int, npt.NDArray[np.int64]], values: list[int], cause: str) -> Mismatch:
+    """cells: a column and the rows that have an entry in it; values: what they call, in the same order."""
+    col, present = cells
     best, odd = majority(values)
     ranks = g.rows[present[odd]].tolist()
     seq = g.base + col
     sample: dict[int, tuple[str, list[int]]] = {}
     for at, v in zip(present.tolist(), values, strict=True):
         k = table.kinds[int(g.kind[at, col])]
-        told = {"op_mismatch": k.label, "dtype_mismatch": f"{k.label} of {k.in_types or 'no type'}"}.get(cause, f"{k.label} of {k.in_sizes or k.out_sizes}")
+        told = {"op_mismatch": k.label, "dtype_mismatch": f"{k.label} of {k.in_types or 'no type'}"}.get(
+            cause, f"{k.label} of {k.in_sizes or k.out_sizes}"
+        )
         sample.setdefault(v, (told, []))[1].append(int(g.rows[at]))
     text = "; ".join(f"{_ranks(r)}: {told}" for told, r in list(sample.values())[:6])
     open_ = bool((g.state[present, col] != FINISHED).any())

@@ -109,11 +109,14 @@ def _op(table: Table, rank: int, e: Entries, i: int) -> Op | None:
 
 def _targets(table: Table, first: dict[int, int], op: Op) -> list[int]:
     g = table.groups[op.gid]
-    missing = g.rows[(g.enq < op.seq) & (g.enq != UNKNOWN)].tolist()
+    missing: list[int] = g.rows[(g.enq < op.seq) & (g.enq != UNKNOWN)].tolist()
     gone = [r for r in g.rows[g.enq == UNKNOWN].tolist() if not _has_dump(table, r)]
+    if not g.known and not missing:  # a member that left no dump is in no inferred member set
+        gone = [r for r in table.world if not _has_dump(table, r)]
     if missing or gone:
         return missing + gone
-    return [r for r in g.rows.tolist() if _blocked_before(table, first, r, op)]
+    members: list[int] = g.rows.tolist()
+    return [r for r in members if _blocked_before(table, first, r, op)]
 
 
 def _has_dump(table: Table, rank: int) -> bool:
