@@ -88,7 +88,7 @@ def _torch(folder: Path, prefix: str, limit: float = 900.0) -> tuple[float, floa
 def torch_culprits(text: str) -> list[int]:
     """The ranks torchfrtrace calls missing or mismatched; [] where it names none."""
     found: set[int] = set()
-    for line in re.findall(r"(?:missing ranks|[Cc]ulprit ranks?|error ranks)[^{\[]*[{\[]([^}\]]*)", text):
+    for line in re.findall(r"missing ranks: \{([^}]*)\}", text) + re.findall(r"[Cc]ulprit rank:? (\d+)", text):
         found.update(int(x) for x in re.findall(r"\d+", line))
     return sorted(found)
 

@@ -10,7 +10,7 @@ START = 1_795_976_700_000_000_000
 
 
 def call(
-    group: str = "0", op: str = "all_reduce", size: int = 256, dtype: str = "Float", line: int = 10, done: bool = True, at: float = 0.0
+    *, group: str = "0", op: str = "all_reduce", size: int = 256, dtype: str = "Float", line: int = 10, done: bool = True, at: float = 0.0
 ) -> dict[str, Any]:
     return {"group": group, "op": op, "size": size, "dtype": dtype, "line": line, "done": done, "at": at}
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from aegis_lognexus.flight import analyze, broken, from_mapping, read_folder, synthetic
 from aegis_lognexus.flight.dump import TRUNCATED, Dump
-
 from flight_jobs import call, job
 
 STEPS = [call(line=10), call(line=11), call(line=12)] * 4
@@ -114,6 +113,23 @@ def test_a_circle_of_two_has_no_majority_and_low_confidence() -> None:
     groups = {"0": [0, 1], "1": [0, 1], "2": [0, 1]}
     report = analyze(job({r: [call(group="1"), call(group="2"), _open(group=str(1 + r))] for r in range(2)}, groups))
     assert report.culprits == (0, 1) and report.cause == "order_deadlock" and report.confidence == "low"
+
+
+def test_a_stopped_host_is_the_root_even_where_its_queued_work_waits_for_others() -> None:
+    groups = {"0": [0, 1, 2], "1": [0, 1, 2], "2": [0, 1, 2]}
+    calls = {r: [call(group="1"), call(group="2"), _open(group="2"), _open(group="1")] for r in (1, 2)}
+    calls[0] = [call(group="1"), call(group="2"), _open(group="1")]
+    report = analyze(job(calls, groups, "nccl"))
+    assert (report.culprits, report.cause) == ((0,), "not_joined") and report.confidence != "high"
+
+
+def test_completed_but_not_retired_counts_as_done_and_is_told() -> None:
+    dumps = {}
+    for rank, raw in synthetic.dumps(synthetic.Job(world=4, side=0, entries=20)):
+        raw["entries"][-1]["retired"] = False
+        dumps[rank] = from_mapping(rank, raw)
+    report = analyze(dumps)
+    assert report.verdict == "healthy" and any("not retired" in m for m in report.missing)
 
 
 def test_two_idle_ranks_where_sends_are_not_recorded_are_never_accused_with_certainty() -> None:

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from aegis_lognexus.flight import votes
+from aegis_lognexus.flight.decode import CONFLICT
 from aegis_lognexus.flight.dump import EMPTY, OK, Dump
 from aegis_lognexus.flight.report import BadOp, Report, rank_list
 from aegis_lognexus.flight.skew import lateness
@@ -85,6 +86,8 @@ def _missing(table: Table) -> tuple[str, ...]:
             out.append(f"dump of rank {rank}: {d.note}")
     if silent := [r for r, d in table.dumps.items() if d.state == EMPTY and not d.status]:
         out.append(f"dump of {rank_list(silent)} is empty")
+    if unsure := [r for r, d in table.dumps.items() if len(d) and bool((d.columns["flags"] & CONFLICT).any())]:
+        out.append(f"{rank_list(unsure)}: entries are completed but not retired; read as completed")
     if table.unmapped:
         out.append(f"status of {rank_list(table.unmapped)} names groups that no entry explains")
     if any(len(d) for d in table.dumps.values()) and not table.accelerated:
@@ -243,6 +246,12 @@ def _circle(table: Table, waits: Waits) -> Report | None:
     if not waits.cycles:
         return None
     ranks = min(waits.cycles, key=len)
+    if table.accelerated and (lagging := _behind_in_circle(waits, ranks)):
+        keys = {k for k in waits.unentered if set(waits.targets[k]) & set(lagging)}
+        first = waits.ops[min(keys)]
+        text = f"{rank_list(lagging)}: waits only for members that are queued behind it, and a device queue does not stop the host from entering more"
+        evidence = (*(_waiting(table, waits, k, set(lagging)) for k in sorted(keys)[:6]), text)
+        return Report("hang", lagging, "not_joined", _bad(table, first.gid, first.seq, first.label), "medium", evidence)
     heads = {r: waits.head[r] for r in ranks}
     descs = Counter(table.groups[op.gid].label for op in heads.values())
     names = {r: table.groups[op.gid].label for r, op in heads.items()}
@@ -260,6 +269,12 @@ def _circle(table: Table, waits: Waits) -> Report | None:
     first = min(heads.items(), key=lambda x: waits.since.get(x[0], 0))[1]
     bad = _bad(table, first.gid, first.seq, first.label)
     return Report("hang", culprits, "order_deadlock", bad, "medium" if clear else "low", tuple(shown))
+
+
+def _behind_in_circle(waits: Waits, ranks: list[int]) -> tuple[int, ...]:
+    """Members of a circle that others wait for to enter something, while they themselves wait for nobody's entering."""
+    aimed = {t for r in ranks if waits.head[r].key in waits.unentered for t in waits.targets[waits.head[r].key]}
+    return tuple(r for r in ranks if r in aimed and not waits.head[r].p2p and waits.head[r].key not in waits.unentered)
 
 
 def _inside(table: Table, waits: Waits) -> Report | None:

@@ -174,9 +174,11 @@ def _exactly(pipe: IO[bytes], size: int, deadline: float) -> bytes:
         raise ValueError("an answer larger than any dump can give")
     parts: list[bytes] = []
     fd = pipe.fileno()
+    ready = select.poll()
+    ready.register(fd, select.POLLIN)
     while size:
         left = deadline - time.monotonic()
-        if left <= 0 or not select.select([fd], [], [], left)[0]:
+        if left <= 0 or not ready.poll(left * 1000):
             raise TimeoutError
         part = os.read(fd, min(size, 1 << 20))
         if not part:

@@ -21,7 +21,7 @@ from aegis_lognexus.flight.dump import CPU_BACKENDS, Dump, Kind
 Ints = npt.NDArray[np.int64]
 ABSENT, PENDING, RUNNING, FINISHED = 0, 1, 2, 3
 UNKNOWN = -1
-MAX_CELLS = 48_000_000
+MAX_CELLS = 64_000_000  # of all groups together; about 1 GB
 MAX_COLUMNS = 200_000
 MAX_WORLD = 200_000
 # One member can finish these before another has joined; every other collective needs all members.
@@ -143,8 +143,11 @@ def build(dumps: Mapping[int, Dump]) -> Table:
     _watermarks(groups, readable, entries, status, set(unmapped))
     failed = _finish(groups, entries, status, needs_all)
     has_sites = bool(sites)
+    smaps = {r: m[2] for r, m in maps.items()} if has_sites else None
+    cells = MAX_CELLS
     for g in groups:
-        _fill(g, readable, entries, {r: m[2] for r, m in maps.items()} if has_sites else None)
+        _fill(g, readable, entries, smaps, cells)
+        cells -= g.state.size
     return Table(world, dumps, groups, list(kinds), list(sites), entries, failed, unmapped)
 
 
@@ -213,7 +216,8 @@ def _mark_p2p(groups: list[Group], entries: Mapping[int, Entries]) -> None:
     """Groups that carry sends and receives: their status counts both kinds, so it cannot be compared between ranks."""
     used: set[int] = set()
     for e in entries.values():
-        used.update(np.unique(e.gid[e.p2p]).tolist())
+        if e.p2p.any():
+            used.update(_distinct(e.gid[e.p2p]))
     descs = {groups[g].desc for g in used} - {"", "undefined", "default_pg"}
     for g in groups:
         g.p2p = g.gid in used or g.desc in descs
@@ -238,16 +242,18 @@ def _watermarks(
             elif told is None and not dumps[rank].oldest and rank not in unmapped and not (g.p2p and not len(dumps[rank])):
                 g.enq[row] = g.done[row] = 0  # the whole history is here, and this group is not in it
     for rank, e in entries.items():
-        top = np.full(len(groups), UNKNOWN, np.int64)
-        np.maximum.at(top, e.gid, e.seq)
-        finished = np.full(len(groups), UNKNOWN, np.int64)
         real = e.done & ~e.p2p
-        np.maximum.at(finished, e.gid[real], e.seq[real])
-        for gid in np.nonzero(top != UNKNOWN)[0].tolist():
+        for gid in _distinct(e.gid):
             row = groups[gid].row(rank)
             if row >= 0:
-                groups[gid].enq[row] = max(groups[gid].enq[row], top[gid])
-                groups[gid].done[row] = max(groups[gid].done[row], finished[gid])
+                here = e.gid == gid
+                groups[gid].enq[row] = max(int(groups[gid].enq[row]), int(e.seq[here].max()))
+                groups[gid].done[row] = max(int(groups[gid].done[row]), int(e.seq[here & real].max(initial=UNKNOWN)))
+
+
+def _distinct(gids: npt.NDArray[np.int32]) -> list[int]:
+    """The distinct values of small non-negative numbers, without a sort."""
+    return np.nonzero(np.bincount(gids))[0].tolist() if gids.size else []
 
 
 def _finish(
@@ -280,7 +286,8 @@ def _finish(
     return failed
 
 
-def _fill(g: Group, dumps: Mapping[int, Dump], entries: Mapping[int, Entries], smaps: Mapping[int, Any] | None) -> None:
+def _fill(g: Group, dumps: Mapping[int, Dump], entries: Mapping[int, Entries], smaps: Mapping[int, Any] | None, cells: int) -> None:
+    """`cells` limits the width: numbers in a dump are a tenant's, and may lie as far apart as they like."""
     parts: list[tuple[int, Any, int]] = []
     tops, lows = [], []
     for row, rank in enumerate(g.rows.tolist()):
@@ -295,7 +302,8 @@ def _fill(g: Group, dumps: Mapping[int, Dump], entries: Mapping[int, Entries], s
     if not parts:
         return
     high = min(max(tops), int(np.median(tops)) + MAX_COLUMNS // 2)
-    width = min(high - min(lows) + 1, MAX_COLUMNS, max(1, MAX_CELLS // len(g.rows)))
+    held_most = max(at.size for _, at, _ in parts)
+    width = min(high - min(lows) + 1, MAX_COLUMNS, 4 * held_most + 4096, max(1, cells // len(g.rows)))
     g.base = high - width + 1
     shape = (len(g.rows), max(width, 1))
     g.kind = np.full(shape, -1, np.int32)

@@ -13,6 +13,8 @@ import numpy.typing as npt
 from aegis_lognexus.flight.table import FINISHED, Group, Table, majority
 
 MAX_FINDINGS = 64
+BEFORE, AFTER = 16, 64  # columns compared around a divergence of call sites
+SAMPLE = 64  # members that stand for the majority
 # Which sizes must be equal on all members. Operations that are not here may differ legally (all-to-all, gather lists, coalesced).
 _SIZES = {
     "allreduce": ("in", "out"),
@@ -120,7 +122,7 @@ def call_site_shifts(table: Table) -> list[Mismatch]:
             if best < 0 or len(odd) * 2 >= len(present) or len(present) < 3:
                 continue
             rows = present[odd]
-            usual = _usual(g, np.setdiff1d(present, rows))
+            usual = _usual(g, np.setdiff1d(present, rows)[:SAMPLE], col)
             kinds = {_shift(g, int(row), col, usual) for row in rows}
             if len(kinds) == 1 and (cause := kinds.pop()):
                 seq = g.base + col
@@ -133,22 +135,23 @@ def call_site_shifts(table: Table) -> list[Mismatch]:
     return found
 
 
-def _usual(g: Group, rows: npt.NDArray[np.int64]) -> list[int]:
-    usual = []
-    for col in range(g.site.shape[1]):
+def _usual(g: Group, rows: npt.NDArray[np.int64], around: int) -> list[int]:
+    """Per column the site that most of `rows` call from; -1 far from the column `around`."""
+    usual = [-1] * g.site.shape[1]
+    for col in range(max(0, around - BEFORE), min(g.site.shape[1], around + AFTER)):
         cells = g.site[rows, col]
         cells = cells[cells >= 0]
-        usual.append(majority(cells.tolist())[0] if cells.size else -1)
+        usual[col] = majority(cells.tolist())[0] if cells.size else -1
     return usual
 
 
 def _shift(g: Group, row: int, col: int, usual: list[int]) -> str:
     """skipped_op, extra_op or "": does the row follow the majority, one step apart, from col on, having agreed before?"""
     mine = g.site[row].tolist()
-    before = [c for c in range(max(0, col - 16), col) if mine[c] >= 0 and usual[c] >= 0]
+    before = [c for c in range(max(0, col - BEFORE), col) if mine[c] >= 0 and usual[c] >= 0]
     if any(mine[c] != usual[c] for c in before):
         return ""
-    end = len(mine)
+    end = min(len(mine), col + AFTER)
     tail = [c for c in range(col, end) if mine[c] >= 0]
     ahead = [mine[c] == usual[c + 1] for c in tail if c + 1 < end and usual[c + 1] >= 0]
     behind = [mine[c] == usual[c - 1] for c in tail[1:] if usual[c - 1] >= 0]

@@ -37,6 +37,7 @@ class Waits:
     since: dict[int, int] = field(default_factory=dict)  # rank -> ns at which it entered that
     targets: dict[OpKey, list[int]] = field(default_factory=dict)
     ops: dict[OpKey, Op] = field(default_factory=dict)
+    unentered: set[OpKey] = field(default_factory=set)  # operations whose targets have not entered them at all
     behind: set[int] = field(default_factory=set)  # blocked only on what a peer has finished
     idle: dict[int, list[OpKey]] = field(default_factory=dict)  # root rank -> operations that wait for it
     inside: list[OpKey] = field(default_factory=list)  # root operations: all members are in
@@ -67,6 +68,8 @@ def _head(table: Table, w: Waits, first: dict[int, int], rank: int, e: Entries) 
         if op.key not in w.ops:
             w.ops[op.key] = op
             w.targets[op.key] = _p2p_targets(table, first, op, rank) if op.p2p else _targets(table, first, op)
+            if not op.p2p and (table.groups[gid].enq < op.seq).any():
+                w.unentered.add(op.key)
         if not w.targets[op.key] and _finished_by_a_peer(table, op, rank):
             continue
         w.head[rank] = op
