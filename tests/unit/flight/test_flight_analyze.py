@@ -238,6 +238,18 @@ def test_dumps_of_active_entries_only_are_enough() -> None:
     assert report.culprits == (9,)
 
 
+def test_an_empty_dump_with_hashed_group_names_is_read_by_the_order_the_others_show() -> None:
+    dumps = {}
+    for rank, raw in synthetic.dumps(synthetic.Job(world=16, side=4, entries=120, culprit=9)):
+        raw["entries"] = [e for e in raw["entries"] if not e["retired"]] if rank in (8, 9) else raw["entries"]
+        for e in raw["entries"]:
+            e["process_group"] = (f"h{int(e['process_group'][0]) * 7919:x}", e["process_group"][1])
+        raw["pg_config"] = {f"h{int(n) * 7919:x}": c for n, c in raw["pg_config"].items()} | {"unused": {"desc": "ep", "ranks": f"[{rank}]"}}
+        dumps[rank] = from_mapping(rank, raw)
+    assert len(dumps[9]) == 0
+    assert analyze(dumps).culprits == (9,)
+
+
 def test_any_part_of_a_healthy_set_accuses_nobody_with_certainty() -> None:
     dumps = {r: from_mapping(r, d) for r, d in synthetic.dumps(synthetic.Job(world=16, side=4, entries=64))}
     rng = random.Random(5)

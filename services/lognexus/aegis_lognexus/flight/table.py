@@ -118,6 +118,7 @@ def build(dumps: Mapping[int, Dump]) -> Table:
             groups.append(Group(len(groups), name, desc, members or (), members is not None, rows))
         return index[key]
 
+    usual = _usual_descs(readable)
     for rank, dump in readable.items():
         gmap = np.array([group_of(dump, n, d) for n, d in dump.groups], np.int32)
         kmap = np.array([kinds.setdefault(k, len(kinds)) for k in dump.kinds], np.int32)
@@ -125,7 +126,7 @@ def build(dumps: Mapping[int, Dump]) -> Table:
         maps[rank] = gmap, kmap, smap
         for g in gmap.tolist():
             users[g].add(rank)
-        named = _status_names(dump)
+        named = _status_names(dump, usual)
         if len(named) < len(dump.status):
             unmapped.append(rank)
         status[rank] = {}
@@ -182,11 +183,20 @@ def _members(dump: Dump, name: str, desc: str, world: tuple[int, ...], parsed: d
     return world if _is_default(name, desc) else None
 
 
-def _status_names(dump: Dump) -> dict[str, tuple[str, str]]:
-    """{local group id: (name, desc)} for the status table: from the entries, else by order of creation.
+def _usual_descs(dumps: Mapping[int, Dump]) -> dict[str, str]:
+    """{local group id: description}, as far as all ranks whose entries tell agree: they create their groups in one order."""
+    told: dict[str, set[str]] = defaultdict(set)
+    for d in dumps.values():
+        for local, g in d.local.items():
+            told[local].add(d.groups[g][1])
+    return {local: descs.pop() for local, descs in told.items() if len(descs) == 1}
+
+
+def _status_names(dump: Dump, usual: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """{local group id: (name, desc)} for the status table: from the entries, else by order of creation, else as other ranks have it.
 
     Names and local ids both rise with creation, so where a dump lists as many groups as it has statuses the two lists run in parallel;
-    that is used only if every id the entries do tell agrees.
+    that is used only if every id the entries do tell agrees. The others' word counts where one group of this rank has that description.
     """
     exact = {local: dump.groups[g] for local, g in dump.local.items() if local in dump.status}
     if len(exact) == len(dump.status):
@@ -197,6 +207,12 @@ def _status_names(dump: Dump) -> dict[str, tuple[str, str]]:
         pairs = {i: (n, dump.config[n][0]) for i, n in zip(sorted(ids, key=int), sorted(names, key=int), strict=True)}
         if all(pairs[i][0] == g[0] for i, g in exact.items()):
             return pairs
+    by_desc: dict[str, list[str]] = defaultdict(list)
+    for name, (desc, _) in dump.config.items():
+        by_desc[desc].append(name)
+    for local in dump.status:
+        if local not in exact and len(found := by_desc.get(usual.get(local, ""), [])) == 1 and usual[local]:
+            exact[local] = (found[0], usual[local])
     if "0" in dump.status and "0" not in exact and ("" in dump.config or "0" in dump.config):
         exact["0"] = ("0", dump.config["0"][0] if "0" in dump.config else "default_pg")
     return exact
@@ -265,7 +281,7 @@ def _finish(
     """Settle what is done: the status table counts too, and what a known member never entered cannot have completed (it failed)."""
     low = np.full(len(groups), np.iinfo(np.int64).max, np.int64)
     for g in groups:
-        if (known := g.enq[g.enq != UNKNOWN]).size and g.known:
+        if (known := g.enq[g.enq != UNKNOWN]).size:
             low[g.gid] = known.min()
     failed: list[tuple[int, int]] = []
     for rank, e in entries.items():
