@@ -19,8 +19,8 @@ import resource
 import struct
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
-from operator import gt, itemgetter
+from collections.abc import Sequence
+from operator import gt
 from typing import Any, NoReturn, TypeAlias
 
 MAX_FILE_BYTES = 64 << 20
@@ -57,7 +57,6 @@ _FIELDS = (
     "output_sizes",
     "output_dtypes",
 )
-_ROW = itemgetter(*_FIELDS)
 
 
 class RefusedClass(ValueError):
@@ -105,13 +104,10 @@ def columns_of(raw: dict[str, Any]) -> tuple[Header, Columns]:
         "bad_entries": len(held) - len(entries),
         "rank": raw["rank"] if isinstance(raw.get("rank"), int) else None,
     }
-    rows: Iterable[tuple[Any, ...]]
     try:
-        rows = list(map(_ROW, entries))
+        by = {f: [e[f] for e in entries] for f in _FIELDS}
     except KeyError:
-        rows = [tuple(e.get(f) for f in _FIELDS) for e in entries]
-    cols = list(zip(*rows, strict=True)) or [()] * len(_FIELDS)
-    by = dict(zip(_FIELDS, cols, strict=True))
+        by = {f: [e.get(f) for e in entries] for f in _FIELDS}
     groups: dict[Any, int] = {}
     pairs = [g if type(g) is tuple else _pair(g) for g in by["process_group"]]
     group = [groups.setdefault(g, len(groups)) for g in pairs]
@@ -181,14 +177,11 @@ def _int(x: object) -> int:
     return n if -MAX_INT <= n <= MAX_INT else 0
 
 
-def _ints(col: tuple[Any, ...]) -> array[int]:
+def _ints(col: list[Any]) -> array[int]:
     try:
-        values = array("q", [x or 0 for x in col])
-    except (TypeError, ValueError, OverflowError):
+        return array("q", col)
+    except (TypeError, OverflowError):
         return array("q", [_int(x) for x in col])
-    if values and (max(values) > MAX_INT or min(values) < -MAX_INT):
-        return array("q", [_int(x) for x in col])
-    return values
 
 
 def _kind(key: bytes) -> list[Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from aegis_lognexus.flight.decode import COLUMNS, Header, columns_of
+from aegis_lognexus.flight.decode import COLUMNS, MAX_INT, Header, columns_of
 
 # Evidence states of a dump.
 OK, EMPTY, TRUNCATED, REFUSED, UNREADABLE = "ok", "empty", "truncated", "refused", "unreadable"
@@ -82,8 +82,14 @@ def from_parts(rank: int, header: Header, columns: Mapping[str, Any], interned: 
         status=status,
         local=header["local"],
         oldest=header["oldest"],
-        columns={name: np.frombuffer(columns[name], code) if n else np.empty(0, code) for name, code in COLUMNS},
+        columns={name: _numbers(columns[name], code) if n else np.empty(0, code) for name, code in COLUMNS},
     )
+
+
+def _numbers(raw: Any, code: str) -> npt.NDArray[Any]:
+    """A column without a copy; numbers so large that a difference could overflow are cut."""
+    values = np.frombuffer(raw, code)
+    return np.clip(values, -MAX_INT, MAX_INT) if code == "q" and (values.max() > MAX_INT or values.min() < -MAX_INT) else values
 
 
 def from_mapping(rank: int, raw: dict[str, Any]) -> Dump:
