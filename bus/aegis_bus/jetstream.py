@@ -237,14 +237,29 @@ async def _get_leader(bus: Bus, stream: str, what: dict[str, Any], timeout: floa
     return Stored(message["subject"], int(message["seq"]), time_ms(message["time"]), base64.b64decode(message.get("data", "")), headers)
 
 
+def _unbroken(replies: Sequence[Reply]) -> bool:
+    """Each answer of several names the one before it: none of them was lost (a client that is too slow loses messages)."""
+    before = 0
+    for reply in replies:
+        if int(reply.headers.get("Nats-Last-Sequence", before)) != before:
+            return False
+        before = int(reply.headers.get("Nats-Sequence", before))
+    return True
+
+
 async def get_many(bus: Bus, stream: str, filters: Sequence[str], timeout: float) -> list[Stored]:
     """Direct Get of several; beyond the server's 1,024 subjects, by a consumer that starts with the last message of each subject."""
     wanted: dict[str, Any] = {"multi_last": list(filters)}
     found: list[Stored] = []
+    deadline = time.monotonic() + timeout
     for _ in range(10_000):
         replies = await bus.call_many(f"$JS.API.DIRECT.GET.{stream}", json.dumps(wanted).encode(), timeout)
-        found += [_stored(reply) for reply in replies if not reply.status]
         end = replies[-1]
+        if not _unbroken(replies):
+            if time.monotonic() >= deadline:
+                raise errors.Unreachable(f"E101 Direct Get on {stream}: answers are lost on the way")
+            continue
+        found += [_stored(reply) for reply in replies if not reply.status]
         if end.status == "404":
             return found
         if end.status == "413":

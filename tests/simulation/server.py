@@ -498,8 +498,10 @@ class Server:
         elif not found:
             self._status(reply, "404", "No Results")
         else:
-            for seq in found:
-                self._direct_send(stream, stream.messages[seq], reply)
+            before = 0
+            for left, seq in zip(range(len(found) - 1, -1, -1), found, strict=True):
+                self._direct_send(stream, stream.messages[seq], reply, {"Nats-Num-Pending": str(left), "Nats-Last-Sequence": str(before)})
+                before = seq
             self._status(reply, "204", "EOB", Nats_Num_Pending="0", Nats_Last_Sequence=str(found[-1]), Nats_UpTo_Sequence=str(stream.last))
 
     def _direct_one(self, stream: Stream, seq: int, reply: str) -> None:
@@ -509,9 +511,10 @@ class Server:
         else:
             self._direct_send(stream, message, reply)
 
-    def _direct_send(self, stream: Stream, message: Message, reply: str) -> None:
+    def _direct_send(self, stream: Stream, message: Message, reply: str, more: Headers | None = None) -> None:
         told = {
             **message.headers,
+            **(more or {}),
             "Nats-Stream": stream.name,
             "Nats-Subject": message.subject,
             "Nats-Sequence": str(message.seq),

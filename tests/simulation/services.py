@@ -42,7 +42,10 @@ class Replica:
             else:
                 break
         self.master = master
-        await master.run()
+        try:
+            await master.run()
+        except Exception as error:
+            self.world.check.problem(f"{self.process.name} ended by itself: {error!r} {getattr(error, 'exceptions', '')}")
 
     async def _stop(self) -> None:
         assert self.master is not None

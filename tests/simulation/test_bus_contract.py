@@ -246,6 +246,27 @@ def test_direct_get_gives_the_last_message(road: Road) -> None:
     road.run(work)
 
 
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_an_answer_of_several_that_is_lost_is_noticed(road: Road, monkeypatch: pytest.MonkeyPatch, lost: int) -> None:
+    async def work(road: Road, make: MakeBus) -> None:
+        bus = await shipped(make)
+        await bus.batch([(f"aegis.job.j.pods.{k}", b"%d" % k, None) for k in range(3)])
+        ask, asked = bus.call_many, 0
+
+        async def loses_one(*args: Any, **options: Any) -> Any:
+            nonlocal asked
+            asked += 1
+            replies = await ask(*args, **options)
+            return [reply for k, reply in enumerate(replies) if k != lost or asked > 1]
+
+        monkeypatch.setattr(bus, "call_many", loses_one)
+        found = await bus.get_many("CTL", ["aegis.job.j.pods.*"])
+        assert [item.data for item in found] == [b"0", b"1", b"2"]
+        assert asked == 2
+
+    road.run(work)
+
+
 async def take(reader: OrderedReader, count: int) -> list[Stored | Gap]:
     async with asyncio.timeout(40):
         return [await anext(reader) for _ in range(count)]
