@@ -38,8 +38,15 @@ def test_an_nkey_survives_its_seed_and_signs() -> None:
         assert key.seed not in repr(key)
 
 
+def damaged(public: str) -> str:
+    """A key whose checksum cannot fit: one character in its middle is another."""
+    return public[:20] + ("B" if public[20] != "B" else "C") + public[21:]
+
+
 @pytest.mark.parametrize(
-    "bad", ["", "U", "U" * 56, "SU" + "A" * 54, "é" * 56, "\0" * 56, Nkey.new("account").public, Nkey.new("user").public[:-1] + "A"]
+    "bad",
+    ["", "U", "U" * 56, "SU" + "A" * 54, "é" * 56, "\0" * 56, Nkey.new("account").public, damaged(Nkey.new("user").public)],
+    ids=["empty", "short", "no key", "seed", "not base32", "zeros", "account", "checksum"],
 )
 def test_what_is_no_public_user_nkey_is_refused(bad: str) -> None:
     if bad.startswith("U") and len(bad) == 56 and bad != "U" * 56:
