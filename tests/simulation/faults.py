@@ -38,6 +38,7 @@ WEIGHTS = {
     "controller_is_killed": 3,
     "controller_is_stopped": 2,
     "controller_is_cut": 2,
+    "credentials_are_away": 2,
     "connection_is_lost": 4,
     "server_restarts": 3,
     "store_is_restored": 1,
@@ -102,6 +103,7 @@ class Faults:
         for controller in list(world.controllers.values()):
             if not controller.process.alive:
                 world.start_controller(controller.process.name)
+        world.start_credentials("credentials")
         for training in world.trainings.values():
             training.go_on()
             training.time_out()
@@ -291,6 +293,13 @@ class Faults:
             self._tell(f"{victim.process.name} gets SIGTERM")
             self.world.replicas[victim.process.name].stop()
             self._killed(victim.process.name)
+
+    def credentials_are_away(self) -> None:
+        victim = self.world.credentials
+        if victim is not None and victim.process.alive:
+            self._tell("the credentials service is killed")
+            self.world.end_process(victim.process)
+            self.world.later(self.rng.uniform(0.5, 15.0), self.world.start_credentials, "credentials")
 
     # --- the road ------------------------------------------------------------------------------------------------------------------------
 

@@ -6,10 +6,16 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import aegis_bus.connection
+from aegis_bus.connection import Msg
 from aegis_bus.errors import BusError
 from aegis_bus.service import Service
 from aegis_jobcontroller.service import Controller
 from aegis_master.service import Master
+from aegis_proto import subjects
+from aegis_proto.api import ErrorBody, ErrorReply
+from aegis_proto.credapi import JoinReply, JoinRequest
+from aegis_proto.ids import pod_index
+from aegis_proto.messages import decode, encode
 from simulation import patches
 from simulation.check import Watch
 from simulation.loop import Process
@@ -79,3 +85,29 @@ class JobController:
                 break
         await service.stopping.wait()
         self.world.check.problem(f"{self.process.name} ended by itself: {service.failure!r}")
+
+
+class Credentials:
+    """Stands in for the credentials service: a join token for the present attempt of a place, for nobody else."""
+
+    def __init__(self, world: World, name: str, skew: float) -> None:
+        self.world = world
+        self.process = Process(name, skew)
+        world.loop.spawn(self.process, self._main())
+
+    async def _main(self) -> None:
+        while True:
+            try:
+                bus = await aegis_bus.connection.Bus.connect(patches.new_identity(), ["sim"], name=f"credentials-{self.process.name}")  # type: ignore[arg-type]
+                await bus.subscribe(subjects.rpc_do("credentials", "join", "*"), self._asked, queue="credentials")
+                return
+            except BusError:
+                await asyncio.sleep(AGAIN)
+
+    async def _asked(self, msg: Msg) -> None:
+        request = decode(JoinRequest, msg.data)
+        state = self.world.check.state
+        if state is None or state.pod(pod_index(request.pod)).attempt != request.attempt:
+            await msg.respond(encode(ErrorReply(ErrorBody("E105", "not the present attempt"))))
+        else:
+            await msg.respond(encode(JoinReply("token", state.head.uid)))

@@ -41,7 +41,7 @@ from simulation.faults import Faults
 from simulation.loop import START, Loop, Process, kill
 from simulation.machines import Machine
 from simulation.server import Server, Stream
-from simulation.services import JobController, Replica
+from simulation.services import Credentials, JobController, Replica
 from simulation.training import Child, Training
 
 Key = tuple[str, str, int]
@@ -160,6 +160,7 @@ class World:
         self.processes: list[Process] = []
         self.replicas: dict[str, Replica] = {}
         self.controllers: dict[str, JobController] = {}
+        self.credentials: Credentials | None = None
         self.machines: dict[str, Machine] = {}
         self.faults = Faults(self)
         self._names = 0
@@ -202,6 +203,12 @@ class World:
             self.tell(name, "starts")
             self.controllers[name] = JobController(self, name, self._skew())
             self.processes.append(self.controllers[name].process)
+
+    def start_credentials(self, name: str) -> None:
+        if self.credentials is None or not self.credentials.process.alive:
+            self.tell(name, "starts")
+            self.credentials = Credentials(self, name, 0.0)
+            self.processes.append(self.credentials.process)
 
     def end_process(self, process: Process) -> None:
         kill(process)
@@ -254,6 +261,7 @@ class World:
             self.later(self.rng.uniform(0, 0.5), self.start_replica, f"m{i}")
         for i in range(options.controllers):
             self.later(self.rng.uniform(0, 0.5), self.start_controller, f"c{i}")
+        self.later(self.rng.uniform(0, 0.5), self.start_credentials, "credentials")
         self.later(self.rng.uniform(0, 1.0), self._spawn_submit)
         if self.scene is None:
             self.faults.draw()
