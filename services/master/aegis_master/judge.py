@@ -31,9 +31,10 @@ class JudgeTimes:
     peer_memory: float = 60.0
     """How long another worker's Error speaks about who was silent when it came."""
     heartbeat: float = 5.0
-    fence: float = 90.0
-    """How long after its loss a worker that nobody has verified gone may still live: longer than it goes on alone (agent: 60 s without the bus and
-    without progress). The grace of a stop comes on top."""
+    fence: float = 130.0
+    """How long after its loss a worker that nobody has verified gone may still live. Its agent notices a dead connection after up to 60 s (two pings
+    without an answer), and stops a child without progress 60 s later; the loss was noticed `silent` s after the cut at the earliest. The grace of a
+    stop comes on top."""
 
 
 @dataclass(frozen=True, slots=True)
