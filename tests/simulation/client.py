@@ -15,8 +15,8 @@ from typing import Any
 from simulation.loop import PROCESS, Handle, Loop, Process
 from simulation.server import Headers, Server
 
-PING_TIMEOUT = 40.0
-"""Seconds of silence after which either side ends the connection (nats-py: 20 s, twice)."""
+PING_TIMEOUT = 12.0
+"""Seconds of silence after which either side ends the connection (nats-py: up to 60 s; scaled as the other times are)."""
 
 
 @dataclass(slots=True)

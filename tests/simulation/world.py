@@ -79,7 +79,7 @@ class Options:
     @classmethod
     def draw(cls, rng: random.Random) -> Options:
         workers = rng.choice((1, 2, 2, 2, 3, 3, 4))
-        judge = JudgeTimes(silent=6.0, unconfirmed=20.0, quiet=8.0, peer_memory=20.0, heartbeat=2.0, fence=16.0)
+        judge = JudgeTimes(silent=6.0, unconfirmed=20.0, quiet=8.0, peer_memory=20.0, heartbeat=2.0, fence=22.0)
         owner = OwnerSettings(judge=judge, tick=1.0, ack_after=2.0, progress=10.0)
         return cls(
             workers,
