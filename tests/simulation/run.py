@@ -30,6 +30,8 @@ class Summary:
     steps: int = 0
     commits: int = 0
     counted: int = 0
+    cpu: float = 0.0
+    """Seconds of processor time."""
 
     def add(self, result: world.Result) -> None:
         self.seeds += 1
@@ -50,12 +52,14 @@ class Summary:
         self.steps += other.steps
         self.commits += other.commits
         self.counted += other.counted
+        self.cpu += other.cpu
 
 
 def play(seeds: Sequence[int]) -> Summary:
-    summary = Summary()
+    summary, began = Summary(), time.process_time()
     for result in world.play(seeds):
         summary.add(result)
+    summary.cpu = time.process_time() - began
     return summary
 
 
@@ -77,8 +81,8 @@ def tell(result: world.Result) -> str:
 
 
 def show(summary: Summary, took: float, processes: int) -> None:
-    each = 1000 * took * processes / max(1, summary.seeds)
-    print(f"{summary.seeds} seeds in {took:.1f} s with {processes} processes: {each:.1f} ms a seed and process")
+    each = 1000 * summary.cpu / max(1, summary.seeds)
+    print(f"{summary.seeds} seeds in {took:.1f} s with {processes} processes, {each:.0f} ms of processor time a seed")
     print(f"  {summary.virtual / 3600:.1f} virtual hours, {summary.steps} steps, {summary.commits} commits, {summary.counted} counted failures")
     print("  ends: " + ", ".join(f"{name} {n}" for name, n in summary.ends.most_common()))
     print("  faults: " + ", ".join(f"{name} {n}" for name, n in summary.faults.most_common()))
