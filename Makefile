@@ -10,7 +10,7 @@ demo: $(VENV)/.ready
 	$(BIN)/aegis demo
 
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest -m "not integration" tests
+	$(BIN)/python -m pytest -m "not integration" -n 3 --dist loadfile tests
 
 test-integration: $(VENV)/.ready
 	$(BIN)/python -m pytest -m integration tests
