@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from aegis_lognexus.flight import analyze, main, read_folder, synthetic
 
-DATA = Path(os.environ.get("AEGIS_SHARED_DATA", "")) / "fr"
-GENUINE = sorted(p.parent for p in DATA.glob("*/*/truth.json")) if os.environ.get("AEGIS_SHARED_DATA") else []
+DATA = Path(os.environ.get("AEGIS_SHARED_DATA") or Path(__file__).resolve().parents[4] / "shared/data") / "fr"
+GENUINE = sorted(p.parent for p in DATA.glob("*/*/truth.json"))
 
 
-@pytest.mark.skipif(not GENUINE, reason="AEGIS_SHARED_DATA does not name the folder with genuine dumps")
+@pytest.mark.skipif(not GENUINE, reason="NO SAMPLES: AEGIS_SHARED_DATA (default: shared/data beside the checkout) has no genuine dumps")
 @pytest.mark.parametrize("folder", GENUINE, ids=lambda p: p.name)
 def test_genuine_dumps_give_the_true_culprits_and_cause(folder: Path) -> None:
     truth = json.loads((folder / "truth.json").read_text())
@@ -29,7 +29,7 @@ def test_genuine_dumps_give_the_true_culprits_and_cause(folder: Path) -> None:
             assert report.first_bad_op is not None and truth["first_bad_op"] == {"pg": report.first_bad_op.pg, "seq": report.first_bad_op.seq}
 
 
-@pytest.mark.skipif(not GENUINE, reason="AEGIS_SHARED_DATA does not name the folder with genuine dumps")
+@pytest.mark.skipif(not GENUINE, reason="NO SAMPLES: AEGIS_SHARED_DATA (default: shared/data beside the checkout) has no genuine dumps")
 @pytest.mark.parametrize("folder", GENUINE, ids=lambda p: p.name)
 def test_genuine_dumps_less_one_never_accuse_an_innocent_with_certainty(folder: Path) -> None:
     truth = json.loads((folder / "truth.json").read_text())
