@@ -34,19 +34,19 @@ from aegis_proto.api import (
     read_request,
 )
 from aegis_proto.ids import is_id, job_id
-from aegis_proto.job import MAX_RETRY, RANGES, validate
+from aegis_proto.job import MAX_RETRY, validate
 from aegis_proto.messages import Fact, encode
 from aegis_proto.phases import FactKind, Mode
 from aegis_proto.state import Head, Owner
 
 from aegis_master import events, machine, metrics
 from aegis_master.batch import last_sequence
+from aegis_master.intake import MAX_GRACE
 from aegis_master.ownership import Ownership
 from aegis_master.queries import Queries
 from aegis_master.settings import MasterSettings
 
 log = structlog.get_logger("aegis.master.api")
-MAX_GRACE = RANGES["stopGrace"][1]
 _UID = re.compile(r"[A-Za-z0-9-]{8,64}\Z")
 ANSWER_WITHIN = 20.0
 """Seconds: the right to answer lasts 30 s (`roles.RESPOND`)."""

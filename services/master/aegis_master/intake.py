@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import msgspec
 from aegis_proto.ids import pod_index
+from aegis_proto.job import RANGES
 from aegis_proto.messages import (
     AckData,
     BadMessage,
@@ -35,7 +36,7 @@ from aegis_proto.state import JobState, Pod
 from aegis_master import events as ev
 
 ROUNDS = frozenset({"bootcheck", "command", "troubleshoot"})
-MAX_GRACE = 86400.0
+MAX_GRACE = RANGES["stopGrace"][1]
 """Seconds that a stop may give a command."""
 KINDS: dict[ReportKind, tuple[MessageType, frozenset[str]]] = {
     ReportKind.PENDING: (MessageType.ACK, frozenset({""})),
