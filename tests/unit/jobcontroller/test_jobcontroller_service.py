@@ -326,7 +326,9 @@ async def test_a_worker_leaves_an_error_node(stage: Stage) -> None:
 
 
 async def test_two_replicas_racing_200_placements_place_every_worker_exactly_once(stage: Stage) -> None:
-    await stage.node(*(f"n{i}" for i in range(20)), slots=14)  # some to spare: ten nodes must be free for each job, whoever came first
+    # A slot of every node for every job: a node takes one worker of a job, so that each fits whichever nodes were heard first.
+    # (With 14, fifteen jobs on the first eleven nodes leave the last job nine nodes for its ten workers.)
+    await stage.node(*(f"n{i}" for i in range(20)), slots=20)
     for number in range(20):
         await stage.job(f"job-{number}", 10, createdAt=number)
     await asyncio.gather(stage.controller(), stage.controller())
