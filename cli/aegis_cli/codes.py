@@ -182,6 +182,12 @@ _ROWS = [
         UNREACHABLE,
     ),
     Code(
+        "E124",
+        "a part is not installed",
+        "Each part of Aegis is an extra of one distribution, so that a node or a laptop installs only what it uses. This command needs another one.",
+        "Install what the message names; aegis-train[all] brings everything.",
+    ),
+    Code(
         "E130",
         "mistake in the configuration",
         "An unknown key is an error: a setting that is silently ignored is found out at the worst time.",

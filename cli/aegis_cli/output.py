@@ -48,6 +48,11 @@ def _text(value: object) -> str:
     return "-" if value is None or value == "" else " ".join(str(value).split())
 
 
+def _json(document: Mapping[str, Any], indent: int | None = None) -> str:
+    """Half a surrogate pair (a tenant's text may hold one) becomes its escape: there is no UTF-8 of it."""
+    return json.dumps(document, ensure_ascii=False, indent=indent).encode("utf-8", "backslashreplace").decode()
+
+
 class Output:
     """One per command; `json_lines` is set by -w and by streams: one object per line."""
 
@@ -96,7 +101,7 @@ class Output:
     def line(self, kind: str, body: object, text: str) -> None:
         """One element of a stream: a line of text, or one JSON object per line."""
         if self.machine:
-            print(json.dumps({"apiVersion": API_VERSION, "kind": kind, **builtins(body)}, ensure_ascii=False), flush=True)
+            print(_json({"apiVersion": API_VERSION, "kind": kind, **builtins(body)}), flush=True)
         else:
             print(text, flush=True)
 
@@ -116,5 +121,5 @@ class Output:
 
             print(yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True), end="")
         else:
-            print(json.dumps(document, ensure_ascii=False, indent=2))
+            print(_json(document, indent=2))
         sys.stdout.flush()

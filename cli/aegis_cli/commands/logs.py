@@ -14,6 +14,7 @@ from aegis_proto import api
 from aegis_cli import why
 from aegis_cli.client import Client, target_of
 from aegis_cli.client import run as run_async
+from aegis_cli.commands import classify
 from aegis_cli.commands.jobact import JobName
 from aegis_cli.errors import CliError
 from aegis_cli.follow import ASK_EVERY
@@ -35,7 +36,7 @@ def register(app: typer.Typer, group: typer.Typer) -> None:
         grep: Annotated[str, typer.Option("--grep", metavar="REGEX", help="Only lines that match.")] = "",
         tail: Annotated[int, typer.Option("--tail", metavar="N", help="The last N lines (0: all).")] = 100,
     ) -> None:
-        """What the workers printed (of the stack of this machine)."""
+        """What the workers printed (of the stack of this machine). `aegis logs classify FILE`: what a saved log says about a failure."""
         try:
             pattern = re.compile(grep)
         except re.error as error:
@@ -73,7 +74,7 @@ def register(app: typer.Typer, group: typer.Typer) -> None:
             env.out.line("LogLine", _log_body(line), line.text)
 
     command(group, "logs")(logs)
-    command(app, "logs")(logs)
+    command(classify.group(app), classify.READ)(logs)
 
 
 def _log_body(line: LogLine) -> dict[str, object]:

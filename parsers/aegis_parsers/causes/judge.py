@@ -1,14 +1,14 @@
 """One cause for a whole job: the earliest strong line over all ranks.
 
-Where lines carry wall-clock times, earliest means by time. Where some do not, the first strong line of each rank is compared by how much its kind can
-prove (hardware and kernel first, a Python exception last). Without a strong line, weak ones decide; symptoms alone leave the cause unknown: who did
-not print anything may be the one.
+Where lines carry wall-clock times, earliest means by time. Where some do not, one log is read in its order, and the first strong lines of several
+are compared by how much their kind can prove (hardware and kernel first, a Python exception last). Without a strong line, weak ones decide; symptoms
+alone leave the cause unknown: who did not print anything may be the one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -55,29 +55,46 @@ def judge(logs: Mapping[str, Sequence[str]], year: int = 2000) -> Judgement:
     'user_code'
     """
     found = {rank: tuple(classify_lines(lines)) for rank, lines in logs.items()}
-    lines = [(rank, line) for rank, named in found.items() for line in named]
-    chosen = [(rank, line) for rank, line in lines if line.strength == "strong"]
-    if not chosen and not any(line.label == "sigkill" for _, line in lines):
-        chosen = [(rank, line) for rank, line in lines if line.strength == "weak" and line.cause != "unknown"]
-    first = earliest(chosen, year) if chosen else None
+    first = decisive(found, year)
     return Judgement(
-        cause=first[1].cause if first else "unknown",
-        first_strong=Strong(first[0], first[1].n, first[1].text, first[1].label, first[1].cause) if first else None,
-        ranks=tuple(sorted({rank for rank, line in lines if first and line.label == first[1].label}, key=natural)),
+        cause=first.cause if first else "unknown",
+        first_strong=first,
+        ranks=tuple(sorted((rank for rank, lines in found.items() if first and any(line.label == first.label for line in lines)), key=natural)),
         found=found,
         read={rank: len(text) for rank, text in logs.items()},
         silent=tuple(sorted((rank for rank, text in logs.items() if not any(line.strip() for line in text)), key=natural)),
     )
 
 
+def decisive(found: Mapping[str, Sequence[Line]], year: int = 2000) -> Strong | None:
+    """The line that decides, among those with a finding of every rank; None when they are only symptoms, or none."""
+    lines = [(rank, line) for rank, named in found.items() for line in named]
+    chosen = [(rank, line) for rank, line in lines if line.strength == "strong"]
+    if not chosen and not any(line.label == "sigkill" for _, line in lines):
+        chosen = [(rank, line) for rank, line in lines if line.strength == "weak" and line.cause != "unknown"]
+    if not chosen:
+        return None
+    rank, line = earliest(chosen, year)
+    return Strong(rank, line.n, line.text, line.label, line.cause)
+
+
 def report(lines: Sequence[str]) -> dict[str, object]:
     """One log as plain data, for JSON: `cause`, `first_strong` (or None) and `lines`, those with a finding, each {n, text, label, cause}."""
-    verdict = judge({"": lines})
-    strong = verdict.first_strong
+    return report_blocks([lines])
+
+
+def report_blocks(blocks: Iterable[Sequence[str]]) -> dict[str, object]:
+    """`report` of a log that is not held in memory: lines in blocks, in order."""
+    found: list[Line] = []
+    read = 0
+    for lines in blocks:
+        found += [msgspec.structs.replace(line, n=line.n + read) for line in classify_lines(lines)]
+        read += len(lines)
+    first = decisive({"": found})
     return {
-        "cause": verdict.cause,
-        "first_strong": None if strong is None else {"n": strong.n, "text": strong.text, "label": strong.label, "cause": strong.cause},
-        "lines": [{"n": line.n, "text": line.text, "label": line.label, "cause": line.cause} for line in verdict.found[""]],
+        "cause": first.cause if first else "unknown",
+        "first_strong": None if first is None else {"n": first.n, "text": first.text, "label": first.label, "cause": first.cause},
+        "lines": [{"n": line.n, "text": line.text, "label": line.label, "cause": line.cause} for line in found],
     }
 
 
@@ -90,7 +107,10 @@ def earliest(lines: Sequence[tuple[str, Line]], year: int) -> tuple[str, Line]:
     if len(timed) == len(lines):
         _, rank, line = min(timed, key=lambda entry: entry[0])
         return rank, line
-    return min(lines, key=lambda entry: (PROOF.index(entry[1].cause), entry[1].n, natural(entry[0])))
+    firsts: dict[str, Line] = {}
+    for rank, line in sorted(lines, key=lambda entry: entry[1].n):
+        firsts.setdefault(rank, line)
+    return min(firsts.items(), key=lambda entry: (PROOF.index(entry[1].cause), entry[1].n, natural(entry[0])))
 
 
 def stamp(text: str, year: int) -> float | None:

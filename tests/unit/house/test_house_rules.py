@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from aegis_cli.offline import CORES
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = {
@@ -25,6 +27,8 @@ MAY_IMPORT = {
     "aegis_cli": {*SHARED, "aegis_credentials"},  # `aegis setup` makes the site; everything else goes over the bus
 }
 """Every other package: what all share, and itself."""
+OFFLINE = {"aegis_lognexus"}
+"""Packages whose pure core the command line may run by itself, for commands without a service; only by `aegis_cli.offline.core`, when needed."""
 PURE = {
     "aegis_master": [
         *("machine", "transitions", "counting", "rounds", "orders", "places", "reports", "asked", "draft", "ledger", "story", "events"),
@@ -65,6 +69,15 @@ def test_a_package_imports_only_what_it_may(package: str) -> None:
         if name.split(".")[0].startswith("aegis_") and name.split(".")[0] not in allowed
     ]
     assert not wrong, wrong
+
+
+def test_the_command_line_runs_only_declared_cores_by_itself() -> None:
+    assert set(CORES) == OFFLINE
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(CORES.values()) <= set(extras)
+    by_name = [path for path in PACKAGES["aegis_cli"].rglob("*.py") if "import_module" in path.read_text()]
+    others = [str(path.relative_to(ROOT)) for path in by_name if path.name != "offline.py"]
+    assert not others, f"imports by name outside aegis_cli.offline: {others}"
 
 
 @pytest.mark.parametrize(("package", "module"), [(p, m) for p, modules in PURE.items() for m in modules])

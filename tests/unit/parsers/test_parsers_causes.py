@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from aegis_parsers import kernel
-from aegis_parsers.causes import classify_lines, judge, report
+from aegis_parsers.causes import classify_lines, judge, report, report_blocks
 from aegis_parsers.causes.classify import CAUSES, Engine, load_rules
 from aegis_parsers.causes.words import alternatives, word_of
 from hypothesis import given, settings
@@ -185,6 +185,18 @@ def test_without_times_hardware_is_believed_before_an_exception() -> None:
         {"0": ["RuntimeError: Boolean value of Tensor is ambiguous"], "1": ["RuntimeError: CUDA error: uncorrectable ECC error encountered"]}
     )
     assert verdict.cause == "gpu_hw"
+
+
+def test_within_one_log_the_first_strong_line_decides() -> None:
+    ecc = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
+    assert report(["KeyError: 'x'", ecc])["cause"] == "user_code"
+    assert report([ecc, "KeyError: 'x'"])["cause"] == "gpu_hw"
+
+
+def test_a_log_in_blocks_gives_the_same_report_as_the_whole() -> None:
+    lines = ["step", TIMEOUT, "KeyError: 'x'", "step", "OSError: [Errno 28] No space left on device"]
+    for size in range(1, 6):
+        assert report_blocks(lines[at : at + size] for at in range(0, 5, size)) == report(lines)
 
 
 def test_a_broken_socket_is_an_echo_when_a_peer_was_killed() -> None:

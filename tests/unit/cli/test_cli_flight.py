@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import sys
 from pathlib import Path
 
 import pytest
-from aegis_lognexus.flight import analyze, main, read_folder, synthetic
+from aegis_cli.main import app
+from aegis_lognexus.flight import analyze, read_folder, synthetic
+from typer.testing import CliRunner
 
 DATA = Path(os.environ.get("AEGIS_SHARED_DATA") or Path(__file__).resolve().parents[4] / "shared/data") / "fr"
 GENUINE = sorted(p.parent for p in DATA.glob("*/*/truth.json"))
@@ -39,37 +42,54 @@ def test_genuine_dumps_less_one_never_accuse_an_innocent_with_certainty(folder: 
         assert report.confidence != "high" or set(report.culprits) <= set(truth["culprits"])
 
 
-def test_json_output_has_the_promised_fields(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def aegis_fr(*words: object) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr) of `aegis fr analyze`."""
+    result = CliRunner().invoke(app, ["fr", "analyze", *map(str, words)])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_json_output_has_the_promised_fields(tmp_path: Path) -> None:
     synthetic.write(synthetic.Job(world=8, side=2, entries=40, culprit=5), tmp_path)
-    assert main(["analyze", str(tmp_path), "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert told["culprits"] == [5] and told["verdict"] == "hang"
+    code, out, _ = aegis_fr(tmp_path, "--json")
+    told = json.loads(out)
+    assert (code, told["culprits"], told["verdict"]) == (0, [5], "hang")
     assert {"verdict", "culprits", "cause", "first_bad_op", "confidence", "evidence", "missing"} <= told.keys()
 
 
-def test_text_output_names_the_culprit_and_html_is_one_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_output_names_the_culprit_and_html_is_one_page(tmp_path: Path) -> None:
     dumps = tmp_path / "dumps"
     dumps.mkdir()
     synthetic.write(synthetic.Job(world=8, side=2, entries=40, culprit=5), dumps)
     page = tmp_path / "m.html"
-    assert main(["analyze", str(dumps), "--matrix", "--html", str(page)]) == 1
-    out = capsys.readouterr().out
+    code, out, _ = aegis_fr(dumps, "--matrix", "--html", page)
+    assert code == 0
     assert "Hang: rank 5" in out and "RANK" in out and "<- culprit" in out
     assert page.read_text().startswith("<!doctype html>") and '<tr class="culprit"><th>5</th>' in page.read_text()
 
 
-def test_a_healthy_set_ends_with_code_0(tmp_path: Path) -> None:
+def test_a_healthy_set_names_nobody(tmp_path: Path) -> None:
     synthetic.write(synthetic.Job(world=4, side=0, entries=20), tmp_path)
-    assert main(["analyze", str(tmp_path)]) == 0
+    assert json.loads(aegis_fr(tmp_path, "--json")[1])["verdict"] == "healthy"
 
 
-def test_a_folder_without_dumps_is_an_error_that_says_what_was_expected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["analyze", str(tmp_path)]) == 2
-    assert "nccl_trace_rank_0" in capsys.readouterr().err
-    assert main(["analyze", str(tmp_path / "absent")]) == 2
+def test_a_folder_without_dumps_is_an_error_that_says_what_was_expected(tmp_path: Path) -> None:
+    code, _, err = aegis_fr(tmp_path)
+    assert code == 2 and "nccl_trace_rank_0" in err
+    code, _, err = aegis_fr(tmp_path / "absent")
+    assert code == 2 and "absent" in err
 
 
-def test_a_tenants_text_is_shown_harmlessly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_numpy_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("aegis_lognexus")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    code, _, err = aegis_fr(tmp_path)
+    assert code == 1 and err.startswith("E124") and "numpy" in err and "aegis-train[lognexus]" in err
+
+
+def test_a_tenants_text_is_shown_harmlessly(tmp_path: Path) -> None:
     bad = "\x1b[2J\x1b]0;x\x07<script>alert(1)</script>\ud800\u202e"
     for rank, raw in synthetic.dumps(synthetic.Job(world=4, side=0, entries=20, culprit=2)):
         for e in raw["entries"]:
@@ -78,17 +98,16 @@ def test_a_tenants_text_is_shown_harmlessly(tmp_path: Path, capsys: pytest.Captu
         raw["pg_config"]["0"]["desc"] = bad
         (tmp_path / f"fr_{rank}.json").write_text(json.dumps(raw))
     page = tmp_path / "m.html"
-    assert main(["analyze", str(tmp_path), "--matrix", "--html", str(page)]) == 1
-    out = capsys.readouterr().out
+    code, out, _ = aegis_fr(tmp_path, "--matrix", "--html", page)
+    assert code == 0
     assert "\x1b" not in out and "\x07" not in out and "\u202e" not in out
     assert "<script>" not in page.read_text() and "\x1b" not in page.read_text()
-    assert main(["analyze", str(tmp_path), "--json"]) == 1
-    assert "\x1b" not in capsys.readouterr().out
+    code, out, _ = aegis_fr(tmp_path, "--json")
+    assert code == 0 and json.loads(out)["culprits"] == [2] and "\x1b" not in out
 
 
-def test_a_pickle_with_a_class_does_not_stop_the_rest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pickle_with_a_class_does_not_stop_the_rest(tmp_path: Path) -> None:
     synthetic.write(synthetic.Job(world=4, side=0, entries=20, culprit=2), tmp_path)
     (tmp_path / "nccl_trace_rank_0").write_bytes(pickle.dumps({"entries": [Path("/")]}))
-    assert main(["analyze", str(tmp_path), "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
+    told = json.loads(aegis_fr(tmp_path, "--json")[1])
     assert told["culprits"] == [2] and any("refused" in m for m in told["missing"])
