@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from aegis_proto import api, api_nodes, credapi, messages, subjects
+from aegis_proto import api, api_nodes, credapi, logs, messages, subjects
 from aegis_proto.ids import job_id
 from aegis_proto.phases import FactKind, LedgerState, LostReason, MessageType, OrderPhase, Phase
 from aegis_proto.state import Deadline, Head, JobSpec, Ledger, Order, Owner, Pod, Transition
@@ -109,6 +109,8 @@ STATUS = messages.NodeStatus(NODE, BOOT, 3, (messages.SlotStatus("0", JOB, UID, 
 VERDICT = messages.Verdict(
     "v-1", "lognexus", "nccl-timeout", (NODE,), ("w0: line 812",), confidence=0.8, sentence="w0 stopped answering first", job=JOB, at=AT
 )
+LOG_BATCH = logs.LogBatch(UID, 1, BOOT, 812, (logs.LogLine(AT, 1, 3, "out", "step 120 loss 2.318"),), NODE)
+STORED = logs.StoredLine("2026-11-30T08:53:20.000Z", JOB, "w0", 3, 1, "out", NODE, 1, BOOT, 812, AT, "step 120 loss 2.318")
 SUMMARY = api.JobSummary(JOB, "digits", NS, "RunCommand", 3, 3, 1, 3, 1, uid=UID, createdAt=AT)
 
 ENTRIES: list[Entry] = [
@@ -173,7 +175,7 @@ ENTRIES: list[Entry] = [
         reserved=True,
     ),
     # LOGS, METRICS, BLOBS, DLQ
-    Entry("aegis.job.{job}.log.{pod}", subjects.job_log(JOB, "w0"), "log lines of a worker", reserved=True),
+    Entry("aegis.job.{job}.log.{pod}", subjects.job_log(JOB, "w0"), "log lines of a worker, in batches", logs.LogBatch, LOG_BATCH, reserved=True),
     Entry("aegis.job.{job}.metric.{pod}", subjects.job_metric(JOB, "w0"), "one message per worker and poll", reserved=True),
     Entry("aegis.net.{node}.counter", subjects.net_counter(NODE), "link counters of a node, one message per poll", reserved=True),
     Entry(
@@ -295,6 +297,16 @@ ENTRIES: list[Entry] = [
         api_nodes.NodeLostRequest("alice", "power cut"),
         api_nodes.NodeLostAnswer,
         api_nodes.NodeLostAnswer(NODE, (f"{JOB}/w0/2",)),
+    ),
+    # requests: lognexus
+    Entry(
+        "aegis.rpc.lognexus.query.logs.{namespace}",
+        subjects.rpc_query("lognexus", "logs", NS),
+        "what the workers of a job printed",
+        logs.LogsQuery,
+        logs.LogsQuery(JOB, "w0", grep="loss"),
+        logs.LogsAnswer,
+        logs.LogsAnswer((STORED,), "0:1480", replica="logs-1"),
     ),
     # requests: credentials
     Entry(

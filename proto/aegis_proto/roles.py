@@ -105,7 +105,8 @@ SERVICES: dict[str, dict[str, Any]] = {
     ),
     "lognexus": dict(
         pub_allow=_role(
-            ["aegis.verdict.lognexus.*.*", "aegis.job.*.fact.*", "aegis.dlq.lognexus.*.*"],
+            ["aegis.verdict.lognexus.*.*", "aegis.job.*.fact.*", "aegis.lease.*", "aegis.dlq.lognexus.*.*"],
+            _gets("CTL"),
             _reads("LOGS"),
             _reads("METRICS"),
             _reads("BLOBS"),

@@ -35,7 +35,7 @@ WRITES = {
         subjects.lease("j1"),
         subjects.dlq("jobcontroller", "NODES"),
     ],
-    "lognexus": [subjects.verdict("lognexus", "job", "x"), subjects.fact(A, "w0"), subjects.dlq("lognexus", "LOGS", A)],
+    "lognexus": [subjects.verdict("lognexus", "job", "x"), subjects.fact(A, "w0"), subjects.lease("logs1"), subjects.dlq("lognexus", "LOGS", A)],
     "lemon": [subjects.verdict("lemon", "node", "x"), subjects.node_taint("n9"), subjects.dlq("lemon", "EVENTS")],
     "netmon": [subjects.verdict("netmon", "link", "x"), subjects.net_counter("n9"), subjects.lease("net1"), subjects.dlq("netmon", "METRICS")],
 }
@@ -51,7 +51,7 @@ GETS = {
     "credentials": ["CTL"],
     "master": ["CTL", "NODES", "FLEET", "EVENTS", "STORY"],
     "jobcontroller": ["CTL", "NODES", "FLEET"],
-    "lognexus": ["EVENTS"],
+    "lognexus": ["CTL", "EVENTS"],
     "lemon": ["NODES", "FLEET", "EVENTS", "STORY"],
     "netmon": ["FLEET", "EVENTS"],
 }
@@ -117,7 +117,7 @@ EVERY_WRITE = sorted({subject for subjects_ in WRITES.values() for subject in su
         for subject in EVERY_WRITE
         if subject not in WRITES[role]
         # lease and fact subjects are shared by design
-        and not (subject.startswith("aegis.lease.") and role in ("master", "jobcontroller", "netmon"))
+        and not (subject.startswith("aegis.lease.") and role in ("master", "jobcontroller", "netmon", "lognexus"))
         and not (".fact." in subject and role in ("master", "jobcontroller", "lognexus"))
     ],
 )
