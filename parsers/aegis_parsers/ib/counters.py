@@ -16,13 +16,15 @@ from ..schema import Draft
 
 
 class Counter(NamedTuple):
-    """One row of data/counters.csv. `kind`: damage, elsewhere, congestion, configuration, harmless, traffic."""
+    """One row of data/counters.csv. `kind`: damage, elsewhere, congestion, configuration, harmless, traffic; of hw_counters also order,
+    retransmit, timeout, dead, host and gauge (a value, not a count)."""
 
     name: str
     perfquery: str
     bits: int
     kind: str
     lifetime_warning: int | None
+    unit: str
     meaning: str
 
     @property
@@ -35,16 +37,21 @@ def table() -> dict[str, Counter]:
     """Every counter by its sysfs name and by perfquery's."""
     text = resources.files("aegis_parsers.data").joinpath("counters.csv").read_text()
     rows = [
-        Counter(r["name"], r["perfquery"], int(r["bits"]), r["kind"], int(r["lifetime_warning"] or 0) or None, r["meaning"])
+        Counter(r["name"], r["perfquery"], int(r["bits"]), r["kind"], int(r["lifetime_warning"] or 0) or None, r["unit"], r["meaning"])
         for r in csv.DictReader(text.splitlines())
     ]
-    return {name.lower(): row for row in rows for name in (row.name, row.perfquery, row.perfquery.removesuffix("Counter"))}
+    return {name.lower(): row for row in rows for name in (row.name, row.perfquery, row.perfquery.removesuffix("Counter")) if name}
 
 
 def known(name: str) -> Counter | None:
     """The counter of that name in any tool's spelling ("SymbolErrorCounter", "LinkDownedCounterExt", "symbol_error")."""
     low = name.lower()
     return table().get(low) or table().get(low.removesuffix("ext")) or table().get(low.removesuffix("extended"))
+
+
+def octets(words: int) -> int:
+    """Octets of a data counter: it counts octets divided by 4, whatever the number of lanes. The only place where that factor stands."""
+    return 4 * words
 
 
 def saturated(name: str, value: int) -> bool:

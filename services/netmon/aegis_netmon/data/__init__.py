@@ -1,0 +1,1 @@
+"""Tables of the network monitor: limits, settings, firmware. Rows with their sources. No code."""

@@ -1,0 +1,241 @@
+"""The health of one port: its counters, its bit error rate, its flaps, judged by the table of limits. Pure.
+
+A limit is reached when the lower bound of the rate reaches it, so that one error on a quiet link raises nothing by itself; a single event is a
+finding only of the counters whose row says so. What is unproven is said to be, and never called healthy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import msgspec
+from aegis_parsers.ib import counters
+from aegis_parsers.schema import SEVERITIES, Item, Severity
+
+from aegis_netmon import ber, flaps, rates
+from aegis_netmon.limits import CounterLimit, Limits, default
+from aegis_netmon.series import Port, Step
+
+State = Literal["healthy", "unproven", "watch", "degraded", "flapping", "down", "unknown"]
+"""unproven: nothing wrong seen, and too few bits to call it good. degraded: a job on it suffers. The order is that of alarm."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """`code` is stable; `story` is what the counter did, in a sentence with its numbers; `source`: whose limit."""
+
+    code: str
+    severity: Severity
+    counter: str
+    story: str
+    source: str = ""
+    value: float | None = None
+    low: float | None = None
+    limit: float | None = None
+
+
+class Health(msgspec.Struct, frozen=True):
+    """One port. `ber` is the verdict on symbol errors (or the worst that the optics' tool prints)."""
+
+    guid: str
+    port: int
+    state: State
+    findings: tuple[Finding, ...]
+    ber: ber.BerVerdict
+    flap: flaps.FlapVerdict
+    fec_margin: int | None = None
+
+
+def judge(
+    port: Port,
+    flap: flaps.FlapVerdict | None = None,
+    *,
+    gbps: float | None = None,
+    optics: Item | None = None,
+    adaptive: bool | None = None,
+    expected: bool = True,
+    limits: Limits | None = None,
+) -> Health:
+    """One port after its last poll. `gbps`: line rate on the wire; `optics`: its item of mlxlink; `adaptive`: whether adaptive routing is on (None:
+    unknown); `expected`: whether it should be up at all."""
+    limits = limits or default()
+    flap = flap or flaps.FlapVerdict("unknown")
+    found = list(of_counters(port, gbps, limits))
+    found += of_order(port, adaptive)
+    found += of_flaps(flap) if expected else []
+    own, optic = symbol_ber(port, gbps, limits), None
+    margin = None
+    if optics is not None:
+        optic, margin, more = of_optics(optics, limits)
+        found += more
+    verdict = worse(own, optic)
+    found += of_ber(verdict, limits)
+    found += [
+        Finding("counter_saturated", "info", name, f"{name} stands at its cap of {bits_of(name)} bits: what comes is invisible until a reset")
+        for name, state in sorted(port.odd.items())
+        if state == "saturated" and name != "port_xmit_wait"
+    ]
+    return Health(port.guid, port.port, state_of(found, verdict, flap, expected, port), tuple(one_each(found)), verdict, flap, margin)
+
+
+def state_of(found: Sequence[Finding], verdict: ber.BerVerdict, flap: flaps.FlapVerdict, expected: bool, port: Port) -> State:
+    if expected and flap.state in ("down", "dropped"):
+        return "down"
+    if expected and flap.state == "flapping":
+        return "flapping"
+    worst = max((SEVERITIES.index(finding.severity) for finding in found), default=0)
+    if worst >= SEVERITIES.index("critical"):
+        return "degraded"
+    if worst == SEVERITIES.index("warning"):
+        return "watch"
+    if not port.steps:
+        return "unknown"
+    return "unproven" if verdict.state in ("not_enough_bits", "unknown") else "healthy"
+
+
+def one_each(found: Sequence[Finding]) -> Iterator[Finding]:
+    """The worst finding of each code, worst first."""
+    best: dict[str, Finding] = {}
+    for finding in found:
+        old = best.get(finding.code)
+        if old is None or SEVERITIES.index(finding.severity) > SEVERITIES.index(old.severity):
+            best[finding.code] = finding
+    yield from sorted(best.values(), key=lambda finding: -SEVERITIES.index(finding.severity))
+
+
+def of_counters(port: Port, gbps: float | None, limits: Limits) -> Iterator[Finding]:
+    """Findings of the table's rows over the port's window."""
+    for row in limits.counter:
+        if any(step.counts.get(row.name) for step in port.steps):
+            yield from of_row(row, port, gbps, limits)
+
+
+def of_row(row: CounterLimit, port: Port, gbps: float | None, limits: Limits) -> Iterator[Finding]:
+    """Findings of one counter, which has risen."""
+    steps = port.steps
+    count = sum(step.counts.get(row.name, 0) for step in steps)
+    seconds = sum(step.seconds for step in steps)
+    words = f"{row.name} rose by {'at least ' if any(row.name in step.least for step in steps) else ''}{count} in {seconds:.0f} s"
+    if row.any is not None:
+        yield Finding(row.code, row.any, row.name, words, row.source, count)
+    if row.burst is not None and (top := rates.peak(steps, row.name)) and top[0] >= row.burst and top[0] >= limits.burst.share * count:
+        story = f"{row.name} rose by {top[0]} within one poll ({top[1].seconds:.0f} s), of {count} in {seconds:.0f} s: a burst"
+        yield Finding(f"{row.code}_burst", "warning", row.name, story, row.source, top[0], None, row.burst)
+    if row.steady and sum(row.name in step.counts for step in steps) < rates.LEAST_STEPS:
+        return
+    found = rate_of(row, steps, gbps)
+    if found is None:
+        return
+    per = row.per.replace("_", " ").removesuffix("s")
+    story = f"{words}: {found.value:.2g} per {per}, at least {found.low:.2g}"
+    if row.bad is not None and found.low > row.bad:
+        yield Finding(row.code, "critical", row.name, story, row.source, found.value, found.low, row.bad)
+    elif row.warn is not None and found.low >= row.warn:
+        yield Finding(row.code, row.severity, row.name, story, row.source, found.value, found.low, row.warn)
+
+
+def rate_of(row: CounterLimit, steps: Sequence[Step], gbps: float | None) -> rates.Rate | None:
+    """The rate that a row asks for. Line bits pass with or without traffic; where the line rate is unknown, the bits that were carried count."""
+    if row.per != "line_bits":
+        return rates.over(steps, row.name, row.per)
+    if gbps is None:
+        return rates.over(steps, row.name, "rcv_bits")
+    found = rates.over(steps, row.name, "second")
+    return found and rates.rate(found.events, found.exposure * gbps * 1e9, found.at_least)
+
+
+def symbol_ber(port: Port, gbps: float | None, limits: Limits) -> ber.BerVerdict:
+    """BER from symbol errors since the baseline, or over the window if that is worse: months of silence must not hide a link that breaks now."""
+    if "symbol_error" not in port.values or port.odd.get("symbol_error") in ("unknown", "saturated"):
+        return ber.BerVerdict("unknown")
+    total = port.total.seconds * gbps * 1e9 if gbps else float(port.total.rcv_bits)
+    recent = sum(step.seconds for step in port.steps) * gbps * 1e9 if gbps else float(sum(step.rcv_bits or 0 for step in port.steps))
+    whole = ber.judge(port.counts.get("symbol_error", 0), total, limits.ber)
+    window = ber.judge(sum(step.counts.get("symbol_error", 0) for step in port.steps), recent, limits.ber)
+    return window if BAD_FIRST.index(window.state) < min(2, BAD_FIRST.index(whole.state)) else whole
+
+
+BAD_FIRST = ("bad", "watch", "not_enough_bits", "unknown", "good")
+
+
+def worse(one: ber.BerVerdict, other: ber.BerVerdict | None) -> ber.BerVerdict:
+    """The one that alarms more; of two that do not, the one that knows more."""
+    if other is None:
+        return one
+    for state in ("bad", "watch", "good", "not_enough_bits"):
+        for verdict in (one, other):
+            if verdict.state == state:
+                return verdict
+    return one
+
+
+def of_ber(verdict: ber.BerVerdict, limits: Limits) -> Iterator[Finding]:
+    """A BER above a limit, with what the bits prove."""
+    if verdict.state not in ("bad", "watch"):
+        return
+    proof = f", between {verdict.low:.2g} and {verdict.high:.2g}" if verdict.low is not None and verdict.high is not None else ""
+    story = f"BER {verdict.value:.2g}{proof}" + (f" ({verdict.errors} errors in {verdict.bits:.2g} bits)" if verdict.bits else "")
+    code, severity, limit = ("ber_high", "critical", limits.ber.bad) if verdict.state == "bad" else ("ber_elevated", "warning", limits.ber.watch)
+    yield Finding(code, "critical" if severity == "critical" else "warning", "", story, limits.ber.source, verdict.value, verdict.low, limit)
+
+
+def of_order(port: Port, adaptive: bool | None) -> Iterator[Finding]:
+    """Packets out of order: with adaptive routing on that is its price, unless packets are sent again too; without it, packets were lost."""
+    late = sum(step.counts.get("out_of_sequence", 0) for step in port.steps)
+    again = sum(step.counts.get("packet_seq_err", 0) for step in port.steps)
+    if not late:
+        return
+    if adaptive:
+        story = f"out_of_sequence rose by {late}, packet_seq_err by {again}: adaptive routing reorders"
+        yield Finding("reordered", "info", "out_of_sequence", story, "facts: normal with adaptive routing")
+    else:
+        why = "static routes do not reorder, packets were lost" if adaptive is False else "lost packets or adaptive routing, whose state is unknown"
+        yield Finding("out_of_sequence", "info", "out_of_sequence", f"out_of_sequence rose by {late}: {why}", "facts")
+
+
+def of_flaps(flap: flaps.FlapVerdict) -> Iterator[Finding]:
+    """Down, dropped, flapping, or down a moment ago."""
+    if flap.state in ("down", "dropped"):
+        yield Finding("link_down", "critical", "state", f"down since {flap.since or 0:.0f}, {flap.longest:.0f} s", "gpud")
+    elif flap.state == "flapping":
+        story = f"{flap.dips} dips, the longest {flap.longest:.0f} s; called well after {flap.clears_at or 0:.0f} if none follows"
+        yield Finding("link_flapping", "critical", "state", story, "gpud, oci")
+    elif flap.state == "was_down":
+        yield Finding("link_was_down", "warning", "state", f"down for {flap.longest:.0f} s, up again; shown until {flap.clears_at or 0:.0f}", "ours")
+
+
+def of_optics(item: Item, limits: Limits) -> tuple[ber.BerVerdict, int | None, list[Finding]]:
+    """What mlxlink says: effective and symbol BER, margin of the FEC, lanes. Raw BER alone is never a finding."""
+    minutes, gbps = number(item.get("minutes_since_clear")), number(item.get("line_rate_gbps"))
+    verdicts = [
+        ber.printed(number(item.get(f"{kind}_ber")), minutes, gbps, whole(item.get(f"{kind}_errors")), limits.ber) for kind in ("effective", "symbol")
+    ]
+    bins = item.get("fec_histogram")
+    histogram = {int(n): int(count) for n, count in bins.items() if isinstance(count, int)} if isinstance(bins, dict) else None
+    margin = ber.fec(histogram, limits.fec)
+    found = []
+    if margin.state in ("watch", "bad"):
+        severity: Severity = "critical" if margin.state == "bad" else "warning"
+        story = f"code words {margin.margin} symbols short of uncorrectable"
+        found.append(Finding("fec_margin", severity, "fec_histogram", story, limits.fec.source, margin.margin, None, limits.fec.margin_watch))
+    if margin.burst_bins:
+        story = f"the histogram does not fall after bin {', '.join(map(str, margin.burst_bins))}: errors come in bursts"
+        found.append(Finding("fec_bursts", "info", "fec_histogram", story, limits.fec.source))
+    lanes = item.get("raw_errors_per_lane")
+    if isinstance(lanes, list) and (odd := ber.odd_lanes([whole(lane) for lane in lanes], limits.ber)):
+        story = f"lane {', '.join(map(str, odd))} has far more raw errors than the others: {lanes}"
+        found.append(Finding("odd_lane", "warning", "raw_errors_per_lane", story, limits.ber.source))
+    return worse(verdicts[0], verdicts[1]), margin.margin, found
+
+
+def number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def whole(value: object) -> int | None:
+    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def bits_of(name: str) -> int:
+    row = counters.known(name)
+    return row.bits if row else 64
