@@ -195,6 +195,20 @@ _ROWS = [
         USAGE,
     ),
     Code(
+        "E140",
+        "a value that no run can have",
+        "Ratios are computed from a failure rate, save, restart and queue times; one is negative, no number, or contradicts another.",
+        "The message names the value and what was expected. Times are seconds or take a unit (5min); rates are failures per 1000 node-days.",
+        USAGE,
+    ),
+    Code(
+        "E141",
+        "the history cannot be read",
+        "Failures are compared over files of jobs and node events. A file is missing, lacks a column, or holds no row that can be used.",
+        "docs/history.md has the format; aegis lemon import makes it from Slurm's accounting.",
+        USAGE,
+    ),
+    Code(
         "E301",
         "budget spent",
         "The job met more faults than maxRetry allows. Faults of the infrastructure and of the code count alike: from outside they cannot always be "
