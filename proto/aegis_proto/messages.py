@@ -261,6 +261,10 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     incarnation: int = -1
     at: int = 0
     v: int = WIRE_VERSION
+    nodes: tuple[str, ...] = ()  # suspect machines
+    accused: tuple[str, ...] = ()  # those that a daemon, its check or the platform names: no other is ever excluded for this verdict
+    firstLine: str = ""  # the first strong line, with whose it is
+    read: tuple[str, ...] = ()
 
 
 class AegisLog(msgspec.Struct, frozen=True, omit_defaults=True):

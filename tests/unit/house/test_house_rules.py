@@ -35,6 +35,7 @@ PURE = {
         *("invariants", "judge", "intake"),
     ],
     "aegis_jobcontroller": ["plan", "facts", "pending", "world"],
+    "aegis_lognexus": ["evidence", "readings", "verdict"],
     "aegis_agent": ["orders", "env", "nested", "mode"],
     "aegis_netmon": ["series", "rates", "ber", "flaps", "health", "expected", "limits"],
 }
