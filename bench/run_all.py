@@ -17,6 +17,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 BENCHES: dict[str, tuple[str, ...]] = {
     "machine_step": (),
+    "fabric_model": (),
     "commit_scale": (),
     "order_scale": (),
     "agent_rest": (),

@@ -5,6 +5,7 @@ aegis-agent run [--nproc-per-node N] ... [--] cmd ...
 aegis-agent worker --task FILE          (started by the node daemon; - is stdin)
 aegis-agent node ...                    (the node daemon)
 aegis-agent check list | run NAME
+aegis-agent parse TOOL FILE [--json]
 aegis-agent ctl status [--socket PATH]
 """
 
@@ -183,6 +184,12 @@ def _check(rest: Sequence[str]) -> int:
     return command_line(rest)
 
 
+def _parse(rest: Sequence[str]) -> int:
+    from aegis_agent.parse_command import main as parse
+
+    return parse(rest)
+
+
 def _ctl(rest: Sequence[str]) -> int:
     import argparse
     import json
@@ -213,7 +220,7 @@ def _ctl(rest: Sequence[str]) -> int:
     return 0 if answer.get("ok") else 1
 
 
-_VERBS = {"run": _run, "worker": _worker, "node": _node, "check": _check, "ctl": _ctl}
+_VERBS = {"run": _run, "worker": _worker, "node": _node, "check": _check, "parse": _parse, "ctl": _ctl}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from aegis_cli.commands import context, creds, demo, doctor, ettr, fr, job, misc, node, run, settings, stack
+from aegis_cli.commands import context, creds, demo, doctor, ettr, fr, job, misc, net, node, run, settings, stack
 
 app = typer.Typer(
     name="aegis",
@@ -17,7 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for module in (run, job, node, stack, creds, context, settings, doctor, demo, fr, ettr, misc):
+for module in (run, job, node, stack, creds, context, settings, doctor, demo, fr, ettr, net, misc):
     module.register(app)
 
 

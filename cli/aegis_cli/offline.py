@@ -17,6 +17,7 @@ from aegis_cli.errors import CliError
 CORES: dict[str, str] = {
     "aegis_lognexus": "lognexus",
     "aegis_lemon": "lemon",
+    "aegis_netmon": "netmon",
 }
 """Package -> the extra of the distribution that brings what it needs."""
 

@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "aegis_cli": {*SHARED, "aegis_credentials"},  # `aegis setup` makes the site; everything else goes over the bus
 }
 """Every other package: what all share, and itself."""
-OFFLINE = {"aegis_lognexus", "aegis_lemon"}
+OFFLINE = {"aegis_lognexus", "aegis_lemon", "aegis_netmon"}
 """Packages whose pure core the command line may run by itself, for commands without a service; only by `aegis_cli.offline.core`, when needed."""
 PURE = {
     "aegis_master": [

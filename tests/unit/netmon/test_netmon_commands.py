@@ -1,0 +1,105 @@
+"""`aegis net` and `aegis-agent parse`: one code for both, machine-readable, with exit codes that can be relied on."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from aegis_agent import parse_command
+from aegis_cli.main import app
+from typer.testing import CliRunner
+
+DOWN = "CA 'mlx5_0'\n\tPort 1:\n\t\tState: Down\n\t\tPhysical state: Polling\n"
+FINE = "link mlx5_0/1 state ACTIVE physical_state LINK_UP netdev ib0\n"
+
+
+class Answer(NamedTuple):
+    """How a command ended and what it printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def agent(*words: str) -> Answer:
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            code = parse_command.main(words)
+        except SystemExit as end:
+            code = int(end.code or 0)
+    return Answer(code, out.getvalue(), err.getvalue())
+
+
+def cli(*words: str) -> Answer:
+    result = CliRunner().invoke(app, ["net", *words])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return Answer(result.exit_code, result.stdout, result.stderr)
+
+
+def test_both_commands_give_the_same_document(tmp_path: Path) -> None:
+    file = tmp_path / "ibstat.txt"
+    file.write_text(DOWN)
+    one, other = agent("ibstat", str(file), "--json"), cli("parse", "ibstat", str(file), "--json")
+    assert (one.returncode, other.returncode) == (0, 0)
+    document = json.loads(one.stdout)
+    assert document == json.loads(other.stdout)
+    assert (document["tool"], document["health"]) == ("ibstat", "unhealthy")
+    assert [finding["code"] for finding in document["findings"]] == ["ib_port_down"]
+
+
+@pytest.mark.parametrize("run", [agent, lambda *words: cli("parse", *words)], ids=["agent", "cli"])
+def test_exit_codes_are_0_read_1_not_healthy_if_asked_2_usage(run: Callable[..., Answer], tmp_path: Path) -> None:
+    file = tmp_path / "output"
+    for text, code in ((DOWN, 1), (FINE, 0), ("prose", 1)):
+        file.write_text(text)
+        assert run("auto", str(file)).returncode == 0
+        assert run("auto", str(file), "--exit-code").returncode == code
+    wrong = run("ibstatt", "/nowhere")
+    assert wrong.returncode == 2
+    assert "did you mean ibstat?" in wrong.stderr
+    assert run("ibstat", "/nowhere").returncode == 2
+    assert run().returncode == 2
+
+
+def test_the_tools_are_listed() -> None:
+    listed = agent("--list").stdout
+    for tool in ("ibnetdiscover", "iblinkinfo", "ibqueryerrors", "perfquery", "ibdiagnet", "ufm", "ibswinfo", "sysfs", "mlxlink"):
+        assert tool in listed
+    assert {row["tool"] for row in json.loads(cli("parse", "--list", "--json").stdout)["items"]} >= {"ufm", "auto"}
+
+
+def test_the_model_speaks_json_with_its_placement() -> None:
+    answer = cli("sim", "--gpus", "512", "--bad-links", "1", "--ber", "1e-6", "--routing", "static", "--json")
+    assert answer.returncode == 0
+    told = json.loads(answer.stdout)
+    assert 0.5 <= 1 - told["bandwidth_gbps"] / told["healthy_bandwidth_gbps"] <= 0.75
+    assert told["placement"] == "sorted"
+    assert told["groups"][0]["hosts"] == list(range(64))
+
+
+def test_a_wrong_setup_is_a_usage_error_in_one_line(tmp_path: Path) -> None:
+    wrong = cli("sim", "--gpus", "12")
+    assert wrong.returncode == 2
+    assert wrong.stderr.startswith("E107 12 GPUs")
+    assert cli("sim", "--svg", str(tmp_path / "no" / "x.svg"), "--gpus", "256").returncode == 2
+
+
+def test_the_agent_reads_stdin_and_loads_neither_bus_nor_numpy() -> None:
+    code = (
+        "import sys; from aegis_agent.main import main; code = main(['parse', 'auto', '-', '--exit-code']);"
+        "print(code, sorted({name.split('.')[0] for name in sys.modules} & {'nats', 'numpy', 'typer', 'aegis_bus'}), file=sys.stderr)"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    ended = subprocess.run([sys.executable, "-c", code], input=DOWN, capture_output=True, text=True, env=env, timeout=100, check=True)
+    assert ended.stdout.startswith("ibstat: unhealthy")
+    assert ended.stderr.strip() == "1 []"
