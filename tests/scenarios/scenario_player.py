@@ -107,16 +107,16 @@ class Player:
         return False
 
     def _events(self, verb: str, words: list[str], flags: dict[str, str]) -> list[ev.Event]:
-        head = self.state.head
+        head, reason = self.state.head, flags.get("reason", "")
         whole: dict[str, ev.Event] = {
-            "stop": ev.StopAsked("ann"),
-            "suspend": ev.SuspendAsked("ann"),
-            "resume": ev.ResumeAsked("ann"),
-            "restart": ev.RestartAsked("ann"),
+            "stop": ev.StopAsked("ann", reason),
+            "suspend": ev.SuspendAsked("ann", reason),
+            "resume": ev.ResumeAsked("ann", reason),
+            "restart": ev.RestartAsked("ann", reason),
             "healthy": ev.Healthy(),
             "gap": ev.GapFound(),
             "era": ev.EraChanged(words[0] if words else ""),
-            "set": ev.SettingChanged(int(flags.get("max-retry", 0))),
+            "set": ev.SettingChanged(int(flags.get("max-retry", 0)), "ann" if reason else "", reason),
             "checkpoint": ev.Checkpointed(int(flags.get("inc", head.incarnation)), int(flags.get("step", -1))),
         }
         if verb in whole:

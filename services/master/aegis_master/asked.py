@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from aegis_master import counting, ledger, orders, rounds
 from aegis_master.draft import Draft
-from aegis_master.events import EraChanged, PlainExit, PlainFact, SettingChanged, StopAsked, SuspectChanged
+from aegis_master.events import EraChanged, PlainExit, PlainFact, RestartAsked, ResumeAsked, SettingChanged, StopAsked, SuspectChanged, SuspendAsked
 from aegis_master.reports import where_to
 from aegis_master.transitions import Trigger
 
@@ -19,14 +19,18 @@ TERMINATED = 143
 """Exit code of a job that was stopped: 128 + SIGTERM."""
 
 
+def by(event: StopAsked | SuspendAsked | ResumeAsked | RestartAsked | SettingChanged) -> str:
+    """`by ann: the rack is moved`: who asked and why, as far as it was said."""
+    return ": ".join(text for text in (f"by {event.who}" if event.who else "", event.reason) if text)
+
+
 def stop(draft: Draft, event: StopAsked) -> None:
-    message = " ".join(text for text in (f"by {event.who}" if event.who else "", event.reason) if text)
-    rounds.fail(draft, Trigger.STOPPED, FailedReason.STOPPED, code=TERMINATED, message=message)
+    rounds.fail(draft, Trigger.STOPPED, FailedReason.STOPPED, code=TERMINATED, message=by(event))
     if event.grace >= 0 and draft.head.order.phase is OrderPhase.QUIT:
         draft.set(order=replace(draft.head.order, grace=event.grace))
 
 
-def suspend(draft: Draft, who: str) -> None:
+def suspend(draft: Draft, event: SuspendAsked) -> None:
     """Children stop, nobody is awaited, nothing is counted until resume."""
     head = draft.head
     if head.suspended or head.mode is Mode.PLAIN:
@@ -36,11 +40,12 @@ def suspend(draft: Draft, who: str) -> None:
     if head.phase is Phase.PENDING:
         orders.give(draft, OrderPhase.STOP)
         draft.set(deadline=None, ledger=ledger.book(head.ledger, LedgerState.DRAINED, "operator", draft.now))
+        draft.note("suspend", f"suspended {by(event)}".rstrip())
     else:
-        rounds.go(draft, Phase.PENDING, Trigger.SUSPEND, message=f"by {who}" if who else "")
+        rounds.go(draft, Phase.PENDING, Trigger.SUSPEND, message=by(event))
 
 
-def resume(draft: Draft, who: str) -> None:
+def resume(draft: Draft, event: ResumeAsked) -> None:
     head = draft.head
     if not head.suspended:
         draft.drop("running")
@@ -48,17 +53,17 @@ def resume(draft: Draft, who: str) -> None:
     draft.set(suspended=False, ledger=ledger.book(head.ledger, LedgerState.QUEUED, "operator", draft.now))
     orders.give(draft, OrderPhase.WAIT)
     rounds.await_places(draft)
-    draft.note("resume", "resumed" + (f" by {who}" if who else ""))
+    draft.note("resume", f"resumed {by(event)}".rstrip())
 
 
-def restart(draft: Draft, who: str) -> None:
+def restart(draft: Draft, event: RestartAsked) -> None:
     """All workers restart in place, not counted."""
     head = draft.head
     if head.phase is not Phase.RUN_COMMAND or head.mode is Mode.PLAIN:
         draft.drop("plain" if head.mode is Mode.PLAIN else "phase")
         return
     rounds.leave_marked(draft, paid=False)
-    rounds.go(draft, where_to(draft), Trigger.RESTART, message=f"by {who}" if who else "")
+    rounds.go(draft, where_to(draft), Trigger.RESTART, message=by(event))
 
 
 def setting(draft: Draft, event: SettingChanged) -> None:
@@ -71,7 +76,7 @@ def setting(draft: Draft, event: SettingChanged) -> None:
         draft.drop("repeat")
         return
     draft.set(maxRetry=value)
-    draft.note("set", f"max-retry {value}" + (f" by {event.who}" if event.who else ""))
+    draft.note("set", f"max-retry {value} {by(event)}".rstrip())
 
 
 def suspect(draft: Draft, event: SuspectChanged) -> None:

@@ -113,7 +113,7 @@ class Draft:
         self.head = replace(self.head, **changes)
 
     def note(self, kind: str, message: str, index: int | None = None, counted: bool = False, **details: str) -> None:
-        self.effects.append(Note(kind, message, index, counted, details))
+        self.effects.append(Note(kind, message, index, counted, details, self.now))
 
     def drop(self, why: str) -> None:
         self.effects.append(Dropped(why))

@@ -69,7 +69,7 @@ class Effects:
             try:
                 crashpoint("master.before-event")
                 await self.publisher.transitions(head, transitions)
-                await self.publisher.notes(head, notes, head.recent[-1].timeStamp if head.recent else head.createdAt)
+                await self.publisher.notes(head, notes)
                 crashpoint("master.after-event")
             except BusError as error:
                 failures += 1

@@ -168,11 +168,13 @@ class StopAsked:
 @dataclass(frozen=True, slots=True)
 class SuspendAsked:
     who: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeAsked:
     who: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +182,7 @@ class RestartAsked:
     """All workers restart in place (not counted), or a Failed/plain job is not revived: ignored then."""
 
     who: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +191,7 @@ class SettingChanged:
 
     max_retry: int | None = None
     who: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,13 +251,15 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A line for people that is no transition (those are in `head.recent`): becomes a JobEvent and an AegisLog. `kind` is a stable code."""
+    """A line for people that is no transition (those are in `head.recent`): becomes a JobEvent and an AegisLog. `kind` is a stable code,
+    `at` when it was so (ms since 1970)."""
 
     kind: str
     message: str
     index: int | None = None
     counted: bool = False
     details: dict[str, str] = field(default_factory=dict)
+    at: int = 0
 
 
 @dataclass(frozen=True, slots=True)

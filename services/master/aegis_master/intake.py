@@ -235,16 +235,16 @@ def _job_fact(state: JobState, fact: Fact) -> Taken:
                 (ev.StopAsked(fact.who, fact.message[:500], fact.grace if fact.grace is not None and 0 <= fact.grace <= MAX_GRACE else -1.0),)
             )
         case FactKind.SUSPEND:
-            return Taken((ev.SuspendAsked(fact.who),))
+            return Taken((ev.SuspendAsked(fact.who, fact.message[:500]),))
         case FactKind.RESUME:
-            return Taken((ev.ResumeAsked(fact.who),))
+            return Taken((ev.ResumeAsked(fact.who, fact.message[:500]),))
         case FactKind.RESTART:
-            return Taken((ev.RestartAsked(fact.who),))
+            return Taken((ev.RestartAsked(fact.who, fact.message[:500]),))
         case FactKind.SET:
             text = fact.settings.get("max-retry", "")
             if set(fact.settings) != {"max-retry"} or not text.isdecimal():
                 return Taken(bad=f"set {fact.settings}: only max-retry, a number")
-            return Taken((ev.SettingChanged(int(text), fact.who),))
+            return Taken((ev.SettingChanged(int(text), fact.who, fact.message[:500]),))
         case FactKind.CHECKPOINT:
             return Taken((ev.Checkpointed(state.head.incarnation, fact.step),))
         case _:

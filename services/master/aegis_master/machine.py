@@ -110,11 +110,11 @@ def _take(draft: Draft, event: Event) -> None:
         case events.PlainExit():
             asked.plain_exit(draft, event)
         case events.SuspendAsked():
-            asked.suspend(draft, event.who)
+            asked.suspend(draft, event)
         case events.ResumeAsked():
-            asked.resume(draft, event.who)
+            asked.resume(draft, event)
         case events.RestartAsked():
-            asked.restart(draft, event.who)
+            asked.restart(draft, event)
         case events.SettingChanged():
             asked.setting(draft, event)
         case events.Healthy():

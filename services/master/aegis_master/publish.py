@@ -28,6 +28,8 @@ from aegis_master.events import Note
 
 log = structlog.get_logger("aegis.master")
 MAX_DEAD_LETTER = 8192
+UNORDERED = 10_000
+"""Milliseconds by which a report taken after a deadline may be dated before it: a report has the date at which it was stored."""
 
 
 def rfc3339(ms: int) -> str:
@@ -69,7 +71,7 @@ def job_event(head: Head, transition: Transition) -> JobEvent:
     )
 
 
-def note_event(head: Head, note: Note, at: int, n: int) -> JobEvent:
+def note_event(head: Head, note: Note, n: int) -> JobEvent:
     """A note of the machine that is no transition (a mark, a moved count, plain)."""
     key = f"{head.job}|{head.incarnation}|{head.seqNum}|{head.cursor}|{n}|{note.kind}|{note.message}"
     pod = "" if note.index is None else f"w{note.index}"
@@ -78,7 +80,7 @@ def note_event(head: Head, note: Note, at: int, n: int) -> JobEvent:
         job=head.job,
         namespace=head.namespace,
         type=note.kind,
-        time=rfc3339(at),
+        time=rfc3339(note.at),
         incarnation=head.incarnation,
         seqNum=head.seqNum,
         phase=head.phase.value,
@@ -103,10 +105,10 @@ class Publisher:
             await self._store(head, job_event(head, transition), healed)
             crashpoint("master.mid-event")
 
-    async def notes(self, head: Head, notes: Iterable[Note], at: int) -> None:
+    async def notes(self, head: Head, notes: Iterable[Note]) -> None:
         """Publish notes that are no transition."""
         for n, note in enumerate(notes):
-            await self._store(head, note_event(head, note, at, n), healed=False)
+            await self._store(head, note_event(head, note, n), healed=False)
 
     async def _store(self, head: Head, event: JobEvent, healed: bool) -> None:
         await self.bus.publish(subjects.job_event(head.job), encode(event), msg_id=event.eventId, timeout=5.0)
@@ -128,8 +130,9 @@ class Publisher:
                 ids = [event_id(head.job, transition) for transition in recent]
                 if known.eventId in ids:
                     start = ids.index(known.eventId) + 1
-                else:  # a note was last: everything not older than it; doubles carry the same id
-                    start = next((i for i, t in enumerate(recent) if rfc3339(t.timeStamp) >= known.time), len(recent))
+                else:  # a note was last: everything not clearly older than it; doubles carry the same id
+                    noted = datetime.fromisoformat(known.time).timestamp() * 1000 - UNORDERED
+                    start = next((i for i, t in enumerate(recent) if t.timeStamp >= noted), len(recent))
         missing = recent[start:]
         await self.transitions(head, missing, healed=True)
         return len(missing)
