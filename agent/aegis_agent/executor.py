@@ -21,7 +21,7 @@ from aegis_agent import ports
 from aegis_agent.control import Answer, ControlSocket, Request, socket_path
 from aegis_agent.env import RunPlan
 from aegis_agent.handover import EXIT_FILE, LOG_DIR, Exit, Status, WorkerTask, now_ms, write_exit, write_status
-from aegis_agent.output import Sink
+from aegis_agent.output import Sink, with_time
 from aegis_agent.progress import Progress
 from aegis_agent.reaper import Reaper
 from aegis_agent.runner import Run
@@ -86,7 +86,8 @@ class Executor:
 
     def say(self, text: str) -> None:
         """One line to people, on stderr, among the output of the command."""
-        self.err.write(f"[{self.task.pod} aegis] {text}\n".encode())
+        head = with_time(b"[%b aegis] " % self.task.pod.encode()) if self.task.stamp else b"[%b aegis] " % self.task.pod.encode()
+        self.err.write(head + text.encode() + b"\n")
 
     def write_status(self, status: Status) -> None:
         if self.state_dir is not None:
@@ -140,6 +141,7 @@ class Executor:
             err=self.err,
             log_dir=self.state_dir / LOG_DIR if self.state_dir is not None else None,
             raw=task.raw,
+            stamp=task.stamp,
             bare=bare,
             inherit=bare and task.raw,
         )

@@ -52,6 +52,7 @@ class WorkerTask(msgspec.Struct, frozen=True, omit_defaults=True):
     terminationFile: str = ""
     servers: tuple[str, ...] = ()  # a bus that asks for no credentials (tests, benches): no enrolment
     raw: bool = False  # output of the command as it is, without a prefix
+    stamp: bool = False  # the prefix of each line carries its time: logs of several workers are read as one
 
 
 class Exit(msgspec.Struct, frozen=True, omit_defaults=True):

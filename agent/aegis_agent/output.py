@@ -10,6 +10,7 @@ import asyncio
 import os
 import shutil
 import threading
+import time
 from collections import deque
 from pathlib import Path
 
@@ -25,6 +26,11 @@ LOG_LIMIT = 256 << 20
 """Bytes of one log file; then it becomes `.1` and a new one begins."""
 KEPT_RUNS = 8
 """Log folders of earlier incarnations that are kept."""
+
+
+def with_time(prefix: bytes) -> bytes:
+    """`[w0/r1 i2] ` as `[w0/r1 i2 t1795984000123] `: ms since 1970, now."""
+    return b"%b t%d] " % (prefix[:-2], time.time_ns() // 1_000_000)
 
 
 class Sink:
@@ -129,12 +135,13 @@ class LogFile:
 class Stream:
     """One pipe of one child: read when there is something, written to the log file and, in whole lines with the prefix, to the sink."""
 
-    def __init__(self, fd: int, sink: Sink, log: LogFile | None, prefix: bytes, tail: deque[str] | None) -> None:
+    def __init__(self, fd: int, sink: Sink, log: LogFile | None, prefix: bytes, tail: deque[str] | None, *, stamp: bool = False) -> None:
         self.fd = fd
         self.eof = False
         self._sink = sink
         self._log = log
         self._prefix = prefix
+        self._stamp = stamp
         self._tail = tail
         self._rest = b""
         self._timer: asyncio.TimerHandle | None = None
@@ -190,7 +197,8 @@ class Stream:
             for line in lines[-TAIL * 1000 :].split(b"\n")[-TAIL - 1 : -1]:
                 self._tail.append(line.rpartition(b"\r")[2].decode("utf-8", "replace")[:2000])
         if self._prefix:
-            self._sink.write(self._prefix + lines[:-1].replace(b"\n", b"\n" + self._prefix) + b"\n")
+            prefix = with_time(self._prefix) if self._stamp else self._prefix
+            self._sink.write(prefix + lines[:-1].replace(b"\n", b"\n" + prefix) + b"\n")
 
     def _flush(self) -> None:
         if self._timer is not None:

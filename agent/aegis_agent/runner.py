@@ -73,6 +73,7 @@ class Run:
         err: Sink | None = None,
         log_dir: Path | None = None,
         raw: bool = False,
+        stamp: bool = False,
         bare: bool = False,
         inherit: bool = False,
     ) -> None:
@@ -90,6 +91,7 @@ class Run:
         self._out, self._err = out, err
         self._log_dir = log_dir / str(plan.incarnation) if log_dir else None
         self._raw = raw
+        self._stamp = stamp
         self._bare = bare
         self._inherit = inherit
         self._ranks: list[_Rank] = []
@@ -166,7 +168,7 @@ class Run:
             who = plan.pod if self.nested or self._bare else f"{plan.pod}/r{rank}"
             prefix = b"" if self._raw else f"[{who} i{plan.incarnation}] ".encode()
             for pipe_end, sink, keep in ((child.stdout, self._out, None), (child.stderr, self._err, tail)):
-                streams.append(Stream(os.dup(pipe_end.fileno()), sink, log, prefix, keep))
+                streams.append(Stream(os.dup(pipe_end.fileno()), sink, log, prefix, keep, stamp=self._stamp))
                 pipe_end.close()
         return _Rank(local, child, streams, tail, log, error_file)
 

@@ -27,7 +27,7 @@ from aegis_cli.client import Client
 from aegis_cli.errors import CliError
 from aegis_cli.output import Output
 from aegis_cli.stack.client import lock_free
-from aegis_cli.stack.output import LogLine, WorkerOutput
+from aegis_cli.stack.output import LogLine, WorkerOutput, in_time_order
 
 ASK_EVERY = 0.25
 PENDING_NOTE = 30.0
@@ -244,7 +244,7 @@ class Follower:
 
     def _drain(self) -> None:
         if self.output is not None:
-            for line in self.output.read():
+            for line in in_time_order(self.output.workers()):
                 if line.incarnation >= 0 or self.verbose:
                     self.shown.line(line)
 

@@ -51,9 +51,11 @@ _COMMON: dict[str, tuple[Any, Any]] = {
 _WATCH: dict[str, tuple[Any, Any]] = {"watch": (Annotated[bool, typer.Option("--watch", "-w", help="Go on as things change.")], False)}
 _ACTING: dict[str, tuple[Any, Any]] = {
     "dry_run": (Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")], False),
-    "reason": (Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept with the event.")], ""),
     "yes": (Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")], False),
 }
+
+_REASON: dict[str, tuple[Any, Any]] = {"reason": (Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept with the event.")], "")}
+"""Only for verbs whose reason is kept: elsewhere the option is refused, not dropped."""
 
 
 def _resolve(values: dict[str, Any]) -> Env:
@@ -91,10 +93,10 @@ def _check_config(path: str) -> None:
 
 
 def command(
-    app: typer.Typer, name: str, *aliases: str, watch: bool = False, acting: bool = False, pass_through: bool = False
+    app: typer.Typer, name: str, *aliases: str, watch: bool = False, acting: bool = False, reason: bool = False, pass_through: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register `function(env, ...)` as a command; `aliases` work and are not listed."""
-    extra = {**_COMMON, **(_WATCH if watch else {}), **(_ACTING if acting else {})}
+    extra = {**_COMMON, **(_WATCH if watch else {}), **(_ACTING if acting else {}), **(_REASON if reason else {})}
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         hints = get_type_hints(function, include_extras=True)

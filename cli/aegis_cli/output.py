@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
+from aegis_cli import times
 from aegis_cli.errors import CliError
 
 API_VERSION = "aegis/v1"
@@ -31,8 +32,8 @@ class Column:
 
 
 def builtins(item: object) -> Any:
-    """Structs as plain dicts and lists."""
-    return msgspec.to_builtins(item)
+    """Structs as plain dicts and lists; times as programs read them."""
+    return times.for_programs(msgspec.to_builtins(item))
 
 
 def table(items: Sequence[Any], columns: Sequence[Column], wide: bool = False) -> str:

@@ -11,6 +11,7 @@ from aegis_proto.phases import Phase
 from rich.console import Group
 from rich.text import Text
 
+from aegis_cli import times
 from aegis_cli.model import Model, state_of
 from aegis_cli.units import clock
 
@@ -143,18 +144,22 @@ def workers(model: Model, width: int) -> list[Text]:
 
 
 def event_line(event: JobEvent) -> Text:
-    """`11:42:07 ✗ w2: killed by signal 9 ...`: the sign tells a counted failure from news."""
-    text = Text(event.time[11:19] or "--:--:--")
+    """`11:42:07 ✗ w2: killed by signal 9 ...` (local time): the sign tells a counted failure from news."""
+    text = Text(times.clock_of(event.time))
     if event.counted:
         text.append(" ✗ ", style="bold red")
     else:
         text.append(" · ", style="dim")
-    who = f"{event.pod}: " if event.pod and not event.message.startswith(event.pod) else ""
-    text.append(who + event.message)
+    text.append(sentence(event))
     return text
+
+
+def sentence(event: JobEvent) -> str:
+    """Who and what. A coded error in it is left out: the command says it in full when the job has ended."""
+    text = event.message.partition(": E111 ")[0]
+    return text if not event.pod or event.pod in text.replace(":", " ").split() else f"{event.pod}: {text}"
 
 
 def plain(event: JobEvent) -> str:
     """One event as one line, for pipes and CI: time, phase, incarnation, retries, text (the text says whether it was counted)."""
-    who = f"{event.pod}: " if event.pod and not event.message.startswith(event.pod) else ""
-    return f"{event.time[11:19]} {event.phase} inc {event.incarnation} {event.retries or '-'}  {who}{event.message}"
+    return f"{times.clock_of(event.time)} {event.phase} inc {event.incarnation} {event.retries or '-'}  {sentence(event)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -11,6 +10,7 @@ from aegis_proto.api_nodes import JobPending
 from aegis_proto.messages import JobEvent
 from aegis_proto.phases import Phase
 
+from aegis_cli import times
 from aegis_cli.output import Column, table
 from aegis_cli.stack.output import LogLine
 
@@ -19,7 +19,7 @@ LineTest = Callable[[LogLine], bool]
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One line of the timeline: when, what, who says so, with which evidence."""
+    """One line of the timeline: when (RFC 3339), what, who says so, with which evidence."""
 
     time: str
     what: str
@@ -39,11 +39,6 @@ class Explanation(msgspec.Struct, frozen=True):
     lines: tuple[Line, ...]
 
 
-def clock_of(ms: int) -> str:
-    """Milliseconds since 1970 -> local time of day."""
-    return time.strftime("%H:%M:%S", time.localtime(ms / 1000))
-
-
 def explain(
     detail: JobDetail, events: Sequence[JobEvent], pending: JobPending | None, incarnation: str = "all", timeline: bool = False
 ) -> Explanation:
@@ -52,8 +47,8 @@ def explain(
     if not lines:
         lines = [
             Line(
-                clock_of(step.timeStamp),
-                f"{step.phaseFrom} -> {step.phaseTo}: {step.message or step.cause}",
+                times.rfc3339(step.timeStamp),
+                f"{step.phaseFrom} -> {step.phaseTo}: {what(step.message) or step.cause}",
                 step.podName or "master",
                 step.cause,
                 step.incarnation,
@@ -68,9 +63,21 @@ def explain(
     return Explanation(detail.summary.job, detail.summary.phase, _now(detail), _waiting(detail, pending), tuple(lines))
 
 
+def what(message: str) -> str:
+    """A coded error says it all, without the sentence before it that says the same."""
+    _, code, rest = message.partition(": E111 ")
+    return f"E111 {rest}" if code else message
+
+
+def said(event: JobEvent) -> str:
+    """Who and what of an event, on its own."""
+    text = what(event.message)
+    return text if not event.pod or event.pod in text.replace(":", " ").split() else f"{event.pod}: {text}"
+
+
 def _of_event(event: JobEvent) -> Line:
     who = f"{event.pod} on {event.node}" if event.pod and event.node else event.pod or "master"
-    return Line(event.time[11:19], event.message or f"{event.type} {event.phase}", who, event.cause, event.incarnation, event.counted)
+    return Line(event.time, what(event.message) or f"{event.type} {event.phase}", who, event.cause, event.incarnation, event.counted)
 
 
 def _now(detail: JobDetail) -> str:
@@ -102,7 +109,7 @@ def render(explanation: Explanation, evidence: bool = False) -> str:
     if explanation.waiting:
         parts.append(f"waits   {explanation.waiting}")
     columns = [
-        Column("TIME", lambda line: line.time),
+        Column("TIME", lambda line: times.clock_of(line.time)),
         Column("INC", lambda line: line.incarnation),
         Column("", lambda line: "✗" if line.counted else "·"),
         Column("WHAT", lambda line: line.what if evidence or len(line.what) <= 110 else line.what[:107] + "..."),

@@ -250,6 +250,7 @@ class SlotKeeper:
                 node=self.launch.node,
                 address=self.launch.address,
                 stateDir=str(self.files.path),
+                stamp=True,
             )
         )
 

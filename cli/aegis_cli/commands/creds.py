@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from aegis_proto import credapi
 from aegis_proto.ids import is_id, nearest_id
 from aegis_proto.job import duration
 
+from aegis_cli import times
 from aegis_cli.client import Client, read_reply
 from aegis_cli.client import run as run_async
 from aegis_cli.errors import CliError
@@ -30,7 +30,7 @@ COLUMNS = [
     Column("NAME", lambda row: row["name"]),
     Column("ROLE", lambda row: row["role"]),
     Column("SCOPE", lambda row: row["scope"]),
-    Column("EXPIRES", lambda row: time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["expires"])) if row["expires"] else "never"),
+    Column("EXPIRES", lambda row: times.moment_of(row["expires"]) if row["expires"] else "never"),
     Column("FILE", lambda row: row["file"]),
 ]
 
@@ -80,7 +80,7 @@ def register(app: typer.Typer) -> None:
                 who = name or node or f"{os.environ.get('USER') or os.getuid()}-{role}"
                 scope = client.namespace if role in ("user", "nsreader") else (node or "all")
                 path = out or Path(f"{who}.creds")
-                row: dict[str, object] = {"name": who, "role": role, "scope": scope, "expires": 0, "file": str(path)}
+                row: dict[str, object] = {"name": who, "role": role, "scope": scope, "expires": None, "file": str(path)}
                 if env.dry_run:
                     return row
                 identity = Identity.new()
@@ -89,14 +89,14 @@ def register(app: typer.Typer) -> None:
                 reply = read_reply(credapi.IssueReply, data)
                 identity.jwt = reply.jwt
                 write_creds(path, identity)
-                return {**row, "expires": reply.expires, "nkey": identity.public}
+                return {**row, "expires": times.rfc3339(reply.expires * 1000) if reply.expires else None, "nkey": identity.public}
 
         row = run_async(work())
         env.out.listing("CredList", [row], COLUMNS, lambda item: str(item["file"]))
         if role != "node" and not env.dry_run:
             env.out.note(f"use it: aegis context add NAME --server URL --creds {row['file']}   (other clients: inbox prefix _INBOX.{row['nkey']})")
 
-    @command(group, "revoke", acting=True)
+    @command(group, "revoke", acting=True, reason=True)
     def revoke(
         env: Env,
         *,

@@ -17,6 +17,7 @@ from aegis_bus.errors import BusError, ServerUnsuitable, SharedStateDir
 from aegis_bus.natsserver import check_state_dir, find_server
 from aegis_proto import api
 
+from aegis_cli import times
 from aegis_cli.client import Client
 from aegis_cli.client import run as run_async
 from aegis_cli.context import Target, resolve
@@ -114,9 +115,9 @@ def _ephemeral() -> tuple[int, int]:
 def clock() -> Iterator[Finding]:
     now = time.time()
     if now < 1_735_689_600:  # 2025: certificates and JWTs of today would not be valid yet
-        yield Finding("fail", "clock", f"says {time.strftime('%Y-%m-%d', time.gmtime(now))}", "set it: credentials would be refused")
+        yield Finding("fail", "clock", f"says {times.moment(now)}", "set it: credentials would be refused")
     else:
-        yield Finding("ok", "clock", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now)))
+        yield Finding("ok", "clock", times.moment(now))
 
 
 def shm() -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from aegis_proto import api
 from aegis_proto.job import duration
 from aegis_proto.phases import Phase
 
-from aegis_cli import codes, outcome, screen, spec, why
+from aegis_cli import codes, outcome, screen, several, spec, times, why
 from aegis_cli.client import Client, target_of
 from aegis_cli.client import run as run_async
 from aegis_cli.commands import jobact, logs
@@ -87,7 +87,7 @@ def header(detail: api.JobDetail, lang: str = "en") -> str:
         lines.append(f"Failed: {job.failedReason}" + (f", exit code {job.exitCode}" if job.exitCode is not None else ""))
     if detail.transitions:
         last = detail.transitions[-1]
-        lines.append(f"Last: {why.clock_of(last.timeStamp)} {last.phaseFrom} -> {last.phaseTo}: {last.message or last.cause}")
+        lines.append(f"Last: {times.clock(last.timeStamp / 1000)} {last.phaseFrom} -> {last.phaseTo}: {last.message or last.cause}")
     return "\n".join(lines)
 
 
@@ -181,20 +181,22 @@ def _reading(group: typer.Typer) -> None:
         jobs: JobNames,
         workers: Annotated[bool, typer.Option("--workers/--no-workers", help="The table of workers.")] = True,
         lang: Annotated[str, typer.Option("--lang", metavar="en|zh", help="Language of the sentences.")] = "en",
-    ) -> None:
+    ) -> int:
         """Everything about jobs: state, budget, workers."""
         if lang not in ("en", "zh"):
             raise CliError("E107", f'--lang "{lang}": en or zh', exit=2)
 
-        async def work() -> None:
+        async def work() -> int:
             async with Client.of(env) as client:
                 last: dict[str, int] = {}
                 while True:
-                    for name in jobs:
-                        detail = await client.job(name)
-                        if last.get(name) == detail.seq:
+                    found, errors = await several.each(list(dict.fromkeys(jobs)), client.job)
+                    if env.watch and errors:
+                        raise errors[0]
+                    for detail in found:
+                        if last.get(detail.summary.job) == detail.seq:
                             continue
-                        last[name] = detail.seq
+                        last[detail.summary.job] = detail.seq
                         rows = list(detail.workers)
                         while detail.moreWorkers and workers:
                             more = await client.query("job", api.JobRequest(job=detail.summary.job, firstWorker=len(rows)), api.JobDetail)
@@ -207,10 +209,10 @@ def _reading(group: typer.Typer) -> None:
                             text = header(detail, lang) + ("\n" + table(rows, WORKERS, env.out.form == "wide") if workers and rows else "")
                             env.out.document("Job", detail, text, detail.summary.job)
                     if not env.watch:
-                        return
+                        return several.report(env.out, errors)
                     await asyncio.sleep(ASK_EVERY)
 
-        run_async(work())
+        return run_async(work())
 
     @command(group, "events", watch=True)
     def events(
@@ -226,7 +228,7 @@ def _reading(group: typer.Typer) -> None:
                 back = duration(since, "--since")
             except ValueError as error:
                 raise CliError("E116", str(error).removeprefix("E117 ")) from None
-            oldest = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time.time() - back))
+            oldest = times.rfc3339(round((time.time() - back) * 1000))
 
         async def work() -> None:
             async with Client.of(env) as client:
@@ -238,12 +240,12 @@ def _reading(group: typer.Typer) -> None:
                     found = [item.event for item in page.items if item.event.time >= oldest and kind in ("", item.event.type)]
                     if not streaming:
                         columns = [
-                            Column("TIME", lambda event: event.time[:19].replace("T", " ")),
+                            Column("TIME", lambda event: times.moment_of(event.time)),
                             Column("TYPE", lambda event: event.type),
                             Column("PHASE", lambda event: event.phase),
                             Column("INC", lambda event: event.incarnation),
                             Column("RETRIES", lambda event: event.retries),
-                            Column("MESSAGE", lambda event: screen.plain(event).split("  ", 1)[1]),
+                            Column("MESSAGE", why.said),
                         ]
                         env.out.listing("EventList", found, columns, lambda event: event.eventId, "no events")
                         return

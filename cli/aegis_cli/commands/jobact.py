@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import operator
 import time
 from typing import Annotated
@@ -12,6 +13,7 @@ import typer
 from aegis_proto import api
 from aegis_proto.job import duration
 
+from aegis_cli import several
 from aegis_cli.client import Client
 from aegis_cli.client import run as run_async
 from aegis_cli.commands import run as running
@@ -33,18 +35,20 @@ class Acted(msgspec.Struct):
 
 ACTED = [Column("JOB", lambda row: row.job), Column("BEFORE", lambda row: row.before), Column("AFTER", lambda row: row.after)]
 
+KEPT = "the processes end; the workers keep their nodes, so that resume starts at once (aegis job stop frees them)"
+
 
 def register(group: typer.Typer) -> None:
     """Add the verbs."""
-    for verb, text in (
-        ("stop", "End jobs: their processes get the grace, then are killed."),
-        ("suspend", "End the processes and free the nodes; `resume` starts anew."),
-        ("resume", "Start suspended jobs."),
-        ("restart", "Restart all workers in place; not counted."),
+    for verb, text, done in (
+        ("stop", "End jobs: their processes get the grace, then are killed.", ""),
+        ("suspend", "End the processes; the workers keep their nodes. `resume` starts anew.", KEPT),
+        ("resume", "Start suspended jobs.", ""),
+        ("restart", "Restart all workers in place; not counted.", ""),
     ):
-        _verb(group, verb, text)
+        _verb(group, verb, text, done)
 
-    @command(group, "set", acting=True)
+    @command(group, "set", acting=True, reason=True)
     def change(env: Env, job: JobName, settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", help="max-retry=N")]) -> None:
         """Change a running job: max-retry."""
         pairs: dict[str, str] = {}
@@ -71,31 +75,36 @@ def register(group: typer.Typer) -> None:
         run_async(work())
 
 
-def _verb(group: typer.Typer, verb: str, text: str) -> None:
-    def act(env: Env, jobs: JobNames, grace: running.Grace = None) -> None:
+def _verb(group: typer.Typer, verb: str, text: str, done: str) -> None:
+    def act(env: Env, jobs: JobNames, grace: running.Grace = None) -> int:
         try:
             seconds = None if grace is None else duration(grace, "--grace")
         except ValueError as error:
             raise CliError("E116", str(error).removeprefix("E117 ")) from None
 
-        async def work() -> list[Acted]:
-            rows = []
+        async def work() -> tuple[list[Acted], list[CliError]]:
             async with Client.of(env) as client:
-                for name in jobs:
-                    detail = await client.job(name, workers=False)
-                    if env.dry_run:
-                        rows.append(Acted(detail.summary.job, detail.summary.phase, f"(would {verb})"))
-                        continue
-                    reply = await client.action(verb, detail.summary, env.reason, seconds)
-                    after = await _settled(client, reply, env.timeout)
-                    rows.append(Acted(reply.job, reply.before, after.phase if not after.suspended else f"{after.phase} (suspended)"))
-            return rows
 
-        rows = run_async(work())
+                async def one(job: api.JobSummary) -> Acted:
+                    if env.dry_run:
+                        return Acted(job.job, job.phase, f"(would {verb})")
+                    reply = await client.action(verb, job, env.reason, seconds)
+                    after = await _settled(client, reply, env.timeout)
+                    return Acted(reply.job, reply.before, after.phase if not after.suspended else f"{after.phase} (suspended)")
+
+                found, unknown = await several.each(jobs, functools.partial(client.job, workers=False))
+                rows, refused = await several.each(list({detail.summary.job: detail.summary for detail in found}.values()), one)
+                return rows, [*unknown, *refused]
+
+        rows, errors = run_async(work())
         env.out.listing("ActionList", rows, ACTED, lambda row: row.job)
+        code = several.report(env.out, errors)
+        if done and rows and not env.dry_run:
+            env.out.note(done)
+        return code
 
     act.__doc__ = text
-    command(group, verb, acting=True)(act)
+    command(group, verb, acting=True, reason=True)(act)
 
 
 async def _settled(client: Client, reply: api.ActionReply, timeout: float) -> api.JobSummary:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import deque
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from aegis_proto import api
 
-from aegis_cli import why
+from aegis_cli import times, why
 from aegis_cli.client import Client, target_of
 from aegis_cli.client import run as run_async
 from aegis_cli.commands import classify
@@ -19,7 +18,9 @@ from aegis_cli.commands.jobact import JobName
 from aegis_cli.errors import CliError
 from aegis_cli.follow import ASK_EVERY
 from aegis_cli.options import Env, command
-from aegis_cli.stack.output import LogLine, WorkerOutput, stored
+from aegis_cli.stack.output import LogLine, WorkerOutput, in_time_order, stored
+
+WORKER = re.compile(r"w(0|[1-9]\d*)")
 
 
 def register(app: typer.Typer, group: typer.Typer) -> None:
@@ -30,13 +31,16 @@ def register(app: typer.Typer, group: typer.Typer) -> None:
         *,
         job: JobName,
         follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines come.")] = False,
-        worker: Annotated[str, typer.Option("--worker", metavar="W", help="Only this worker (w0).")] = "",
+        worker: Annotated[str, typer.Option("--worker", metavar="W", help="Only this worker (w0, or 0).")] = "",
         rank: Annotated[int | None, typer.Option("--rank", metavar="R", help="Only this rank.")] = None,
         incarnation: Annotated[int | None, typer.Option("--incarnation", metavar="N", help="Only this run of the command.")] = None,
         grep: Annotated[str, typer.Option("--grep", metavar="REGEX", help="Only lines that match.")] = "",
-        tail: Annotated[int, typer.Option("--tail", metavar="N", help="The last N lines (0: all).")] = 100,
+        tail: Annotated[
+            int, typer.Option("--tail", metavar="N", min=0, help="The last N lines, over all workers in the order of time (0: all).")
+        ] = 100,
     ) -> None:
         """What the workers printed (of the stack of this machine). `aegis logs classify FILE`: what a saved log says about a failure."""
+        only = worker_name(worker)
         try:
             pattern = re.compile(grep)
         except re.error as error:
@@ -44,7 +48,7 @@ def register(app: typer.Typer, group: typer.Typer) -> None:
 
         def wanted(line: LogLine) -> bool:
             return (
-                (not worker or line.worker == worker)
+                (not only or line.worker == only)
                 and (rank is None or line.rank == rank)
                 and (incarnation is None or line.incarnation == incarnation)
                 and (line.incarnation >= 0 or env.out.verbose > 0)
@@ -66,31 +70,42 @@ def register(app: typer.Typer, group: typer.Typer) -> None:
 
         detail, base = run_async(find())
         name = detail.summary.job
+        began = detail.summary.createdAt / 1000
         if follow:
-            _follow_logs(env, name, base, wanted)
+            _follow_logs(env, name, base, wanted, tail, began)
             return
-        lines: deque[LogLine] = deque((line for line in stored(base, name, detail.summary.createdAt / 1000) if wanted(line)), maxlen=tail or None)
-        for line in lines:
+        for line in in_time_order((filter(wanted, lines) for lines in stored(base, name, began)), tail):
             env.out.line("LogLine", _log_body(line), line.text)
 
     command(group, "logs")(logs)
     command(classify.group(app), classify.READ)(logs)
 
 
+def worker_name(text: str) -> str:
+    """`w0` of `w0` or `0`; "" of ""."""
+    name = f"w{text}" if text.isdecimal() else text
+    if name and WORKER.fullmatch(name) is None:
+        raise CliError("E107", f'--worker "{text}": a worker is named w0, w1, ...', exit=2)
+    return name
+
+
 def _log_body(line: LogLine) -> dict[str, object]:
-    return {"worker": line.worker, "rank": line.rank, "incarnation": line.incarnation, "message": line.message}
+    time = times.rfc3339(line.at) if line.at else None
+    return {"time": time, "worker": line.worker, "rank": line.rank, "incarnation": line.incarnation, "message": line.message}
 
 
-def _follow_logs(env: Env, name: str, base: Path, wanted: why.LineTest) -> None:
+def _follow_logs(env: Env, name: str, base: Path, wanted: why.LineTest, tail: int, began: float) -> None:  # noqa: PLR0917 - one caller
     async def work() -> None:
         output = WorkerOutput(base, name)
+        rotated = stored(base, name, began, rotated_only=True)
+        first = in_time_order((filter(wanted, lines) for lines in (*rotated, *output.workers())), tail)
         async with Client.of(env) as client:
             client.patient = env.out.note
             while True:
                 detail = await client.query("job", api.JobRequest(job=name, workers=False), api.JobDetail)
-                for line in output.read():
-                    if wanted(line):
-                        env.out.line("LogLine", _log_body(line), line.text)
+                for line in (*first, *in_time_order(filter(wanted, lines) for lines in output.workers())):
+                    env.out.line("LogLine", _log_body(line), line.text)
+                first = []
                 if detail.summary.phase in ("Succeed", "Failed"):
                     return
                 await asyncio.sleep(ASK_EVERY)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Annotated
 
 import msgspec
@@ -11,6 +10,7 @@ import typer
 from aegis_proto.api_nodes import NodeInfo, NodeLostAnswer, NodeLostRequest, TaintAnswer, TaintRequest
 from aegis_proto.job import duration
 
+from aegis_cli import several, times
 from aegis_cli.client import Client
 from aegis_cli.client import run as run_async
 from aegis_cli.errors import CliError
@@ -20,15 +20,15 @@ from aegis_cli.units import age
 
 
 def until(ms: int) -> str:
-    """End of an exclusion, local time; `until lifted` for 0."""
-    return time.strftime("%a %H:%M:%S", time.localtime(ms / 1000)) if ms else "until lifted"
+    """End of an exclusion; `until lifted` for 0."""
+    return times.moment(ms / 1000) if ms else "until lifted"
 
 
 LIST = [
     Column("NODE", lambda node: node.node),
     Column("HEALTH", lambda node: node.health),
     Column("JOB", lambda node: ",".join(node.jobs)),
-    Column("FREE", lambda node: f"{node.free}/{len(node.slots)}"),
+    Column("FREE-SLOTS", lambda node: f"{node.free} of {len(node.slots)}"),
     Column("GPUS", lambda node: node.gpus or ""),
     Column("EXCLUDED-UNTIL", lambda node: until(node.until) if node.excluded else ""),
     Column("REASON", lambda node: node.reason),
@@ -58,6 +58,7 @@ ACTED = [
 
 LOST = [Column("NODE", lambda row: row.node), Column("LOST-WORKERS", lambda row: ",".join(row.told) or "none")]
 
+NO_REASON = "no reason given"
 Nodes = Annotated[list[str], typer.Argument(metavar="NODE...", help="Node ids.")]
 
 
@@ -78,7 +79,7 @@ def register(app: typer.Typer) -> None:
         bad: Annotated[bool, typer.Option("--bad", help="Only nodes that cannot take work.")] = False,
         job: Annotated[str, typer.Option("--job", metavar="JOB", help="Only nodes of this job.")] = "",
     ) -> None:
-        """The nodes, and what keeps one from taking work."""
+        """The nodes, and what keeps one from taking work. A slot takes one worker; FREE-SLOTS: how many could come, of how many."""
 
         def wanted(node: NodeInfo) -> bool:
             return (not excluded or node.excluded) and (not bad or node.health != "ok") and (not job or job in node.jobs)
@@ -95,7 +96,7 @@ def register(app: typer.Typer) -> None:
                         now = msgspec.structs.replace(node, seenAgo=-1.0)
                         if seen.get(node.node) != now:
                             seen[node.node] = now
-                            text = f"{node.node}  {node.health}  {','.join(node.jobs) or '-'}  free {node.free}/{len(node.slots)}"
+                            text = f"{node.node}  {node.health}  {','.join(node.jobs) or '-'}  {node.free} of {len(node.slots)} slots free"
                             env.out.line("Node", node, text)
                     await asyncio.sleep(1.0)
                     nodes = [node for node in await _ask(client) if wanted(node)]
@@ -103,23 +104,23 @@ def register(app: typer.Typer) -> None:
         run_async(work())
 
     @command(group, "show", "describe")
-    def show(env: Env, nodes: Nodes) -> None:
+    def show(env: Env, nodes: Nodes) -> int:
         """Everything about nodes: health, slots, exclusion."""
 
-        async def work() -> list[NodeInfo]:
+        async def work() -> tuple[list[NodeInfo], list[CliError]]:
             async with Client.of(env) as client:
                 found = await _ask(client, tuple(nodes))
-            missing = set(nodes) - {node.node for node in found}
-            if missing:
-                raise CliError("E109", f'no node "{sorted(missing)[0]}" here', hint="aegis node ls")
-            return found
+            missing = [node for node in dict.fromkeys(nodes) if node not in {node.node for node in found}]
+            return found, [CliError("E109", f'no node "{node}" here', hint="aegis node ls") for node in missing]
 
-        for node in run_async(work()):
+        found, errors = run_async(work())
+
+        for node in found:
             lines = [f"Node {node.node}   {node.health}   {node.host} {node.addr}" + ("   virtual" if node.virtual else "")]
             if node.seenAgo >= 0:
                 lines[0] += f"   seen {age(node.seenAgo)} ago"
             if node.excluded:
-                lines.append(f"Excluded until {until(node.until)} by {node.by or 'unknown'}: {node.reason or 'no reason given'}")
+                lines.append(f"Excluded until {until(node.until)} by {node.by or 'unknown'}: {node.reason or NO_REASON}")
             if node.gpus:
                 lines.append(f"GPUs {node.gpus} {node.gpuType}")
             if node.labels:
@@ -127,47 +128,53 @@ def register(app: typer.Typer) -> None:
             if node.slots:
                 lines.append(table(list(node.slots), SLOTS))
             env.out.document("Node", node, "\n".join(lines), node.node)
+        return several.report(env.out, errors)
 
-    @command(group, "taint", acting=True)
+    @command(group, "taint", acting=True, reason=True)
     def taint(
         env: Env, nodes: Nodes, span: Annotated[str, typer.Option("--for", metavar="TIME", help="How long (24h; 0 = until lifted).")] = "24h"
-    ) -> None:
+    ) -> int:
         """Exclude nodes for all jobs; what runs there stays."""
         try:
             seconds = duration(span, "--for")
         except ValueError as error:
             raise CliError("E116", str(error).removeprefix("E117 ")) from None
-        _act(env, "taint", nodes, seconds)
+        return _act(env, "taint", nodes, seconds, NO_REASON)
 
-    @command(group, "lost", acting=True)
-    def lost(env: Env, nodes: Nodes) -> None:
+    @command(group, "lost", acting=True, reason=True)
+    def lost(env: Env, nodes: Nodes) -> int:
         """Declare nodes lost (the machine is off): their workers are placed elsewhere at once. One that lives on would train twice."""
         if not env.reason:
             raise CliError("E107", "a lost node needs --reason TEXT: it stands in the story of every job there", exit=2)
 
-        async def work() -> list[NodeLostAnswer]:
+        async def work() -> tuple[list[NodeLostAnswer], list[CliError]]:
             async with Client.of(env) as client:
-                rows = []
-                for node in nodes:
-                    request = NodeLostRequest(client.who, env.reason, dryRun=env.dry_run)
-                    rows.append(await client.act_nodes("node-lost", node, request, NodeLostAnswer))
-                return rows
 
-        env.out.listing("ActionList", run_async(work()), LOST, lambda row: row.node)
+                async def one(node: str) -> NodeLostAnswer:
+                    return await client.act_nodes("node-lost", node, NodeLostRequest(client.who, env.reason, dryRun=env.dry_run), NodeLostAnswer)
 
-    @command(group, "untaint", acting=True)
-    def untaint(env: Env, nodes: Nodes) -> None:
+                return await several.each(list(dict.fromkeys(nodes)), one)
+
+        rows, errors = run_async(work())
+        env.out.listing("ActionList", rows, LOST, lambda row: row.node)
+        return several.report(env.out, errors)
+
+    @command(group, "untaint", acting=True, reason=True)
+    def untaint(env: Env, nodes: Nodes) -> int:
         """Let nodes take work again."""
-        _act(env, "untaint", nodes, 0.0)
+        return _act(env, "untaint", nodes, 0.0)
 
 
-def _act(env: Env, verb: str, nodes: list[str], seconds: float) -> None:
-    async def work() -> list[TaintAnswer]:
+def _act(env: Env, verb: str, nodes: list[str], seconds: float, reason: str = "") -> int:
+    async def work() -> tuple[list[TaintAnswer], list[CliError]]:
         async with Client.of(env) as client:
-            rows = []
-            for node in nodes:
-                request = TaintRequest(node, client.who, env.reason, seconds, dryRun=env.dry_run)
-                rows.append(await client.act_nodes(verb, client.namespace, request, TaintAnswer))
-            return rows
 
-    env.out.listing("ActionList", run_async(work()), ACTED, lambda row: row.node)
+            async def one(node: str) -> TaintAnswer:
+                request = TaintRequest(node, client.who, env.reason or reason, seconds, dryRun=env.dry_run)
+                return await client.act_nodes(verb, client.namespace, request, TaintAnswer)
+
+            return await several.each(list(dict.fromkeys(nodes)), one)
+
+    rows, errors = run_async(work())
+    env.out.listing("ActionList", rows, ACTED, lambda row: row.node)
+    return several.report(env.out, errors)

@@ -24,10 +24,10 @@ def configuration(env: Env) -> files.Config:
 
 @dataclass(frozen=True)
 class Row:
-    """One setting."""
+    """One setting; `value` as its type."""
 
     key: str
-    value: str
+    value: Any
     origin: str
 
 
@@ -67,12 +67,12 @@ def register(app: typer.Typer) -> None:
         origin: Annotated[bool, typer.Option("--origin", help="Which file or variable won.")] = False,
     ) -> None:
         """Every setting as it stands now."""
-        rows = [Row(key, shown(value), source) for key, value, source in configuration(env).rows() if key.startswith(pattern)]
+        rows = [Row(key, value, source) for key, value, source in configuration(env).rows() if key.startswith(pattern)]
         if not rows:
             raise CliError("E130", f'no setting begins with "{pattern}"', "aegis config show")
         columns = [
             Column("KEY", lambda row: row.key),
-            Column("VALUE", lambda row: row.value),
+            Column("VALUE", lambda row: shown(row.value)),
             Column("ORIGIN", lambda row: row.origin, wide=not origin),
         ]
         env.out.listing("Config", rows, columns, lambda row: row.key)

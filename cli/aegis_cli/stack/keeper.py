@@ -31,6 +31,7 @@ from aegis_proto import VERSION
 from aegis_proto.api import Status
 from aegis_proto.api_nodes import NodesAnswer, NodesQuery
 
+from aegis_cli import times
 from aegis_cli.client import Client
 from aegis_cli.context import Target
 from aegis_cli.errors import CliError
@@ -75,7 +76,7 @@ class Keeper:
     # --- telling -----------------------------------------------------------------------------------------------------------------
 
     def say(self, text: str) -> None:
-        print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+        print(f"{times.moment(time.time())} {text}", flush=True)
 
     def info(self) -> dict[str, Any]:
         return {

@@ -226,4 +226,6 @@ def _pending_deadline(draft: Draft) -> None:
         return
     rounds.set_deadline(draft, "pending", draft.spec.pendingTimeout)
     draft.set(ledger=ledger.book(head.ledger, LedgerState.BOOTING, head.ledger.who, draft.now))
-    draft.note("placed", f"all of {pod_name(0)}..{pod_name(head.workerNum - 1)} are placed, waiting for them to be heard")
+    last = pod_name(head.workerNum - 1)
+    placed = f"{last} is placed, waiting for it" if head.workerNum == 1 else f"all of {pod_name(0)}..{last} are placed, waiting for them"
+    draft.note("placed", f"{placed} to be heard")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
 from collections import deque
 from pathlib import Path
@@ -132,3 +133,17 @@ def test_old_logs_go(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     forget_old_runs(tmp_path, keep=3)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["17", "18", "19", "mine"]
+
+
+async def test_a_stamped_line_carries_its_time() -> None:
+    read_end, write_end = os.pipe()
+    sink = Kept()
+    stream = Stream(read_end, sink, None, b"[w0/r0 i2] ", None, stamp=True)
+    begun = time.time_ns() // 1_000_000
+    os.write(write_end, b"one\ntwo\n")
+    await until(lambda: sink.data.count(b"\n") == 2, "both lines", 5.0)
+    lines = [re.fullmatch(rb"\[w0/r0 i2 t(\d+)\] (\w+)", line) for line in sink.data.splitlines()]
+    assert [line[2] for line in lines if line] == [b"one", b"two"]
+    assert all(line and begun <= int(line[1]) <= time.time_ns() // 1_000_000 for line in lines)
+    os.close(write_end)
+    await until(lambda: stream.eof, "the end", 5.0)

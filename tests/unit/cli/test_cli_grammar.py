@@ -23,7 +23,9 @@ COMMANDS = [
 ]
 ALIASES = [("job", "list"), ("job", "describe"), ("node", "list"), ("node", "describe"), ("context", "list")]
 SHARED = ("--context", "--namespace", "--output", "--json", "--quiet", "--verbose", "--timeout", "--no-color", "--config")
-ACTING = [("run",), ("job", "submit"), ("job", "stop"), ("node", "taint"), ("node", "lost"), ("creds", "issue"), ("up",), ("down",), ("setup",)]
+KEEPING = {*(("job", verb) for verb in ["stop", "suspend", "resume", "restart", "set"]), *(("node", verb) for verb in ["taint", "untaint", "lost"])}
+"""Verbs that keep a reason with what happened."""
+ACTING = [*sorted(KEEPING), ("run",), ("job", "submit"), ("creds", "issue"), ("up",), ("down",), ("setup",)]
 
 
 @pytest.fixture(autouse=True)
@@ -54,10 +56,10 @@ def test_every_command_of_the_table_is_there_and_takes_the_shared_options(words:
 
 
 @pytest.mark.parametrize("words", ACTING, ids=" ".join)
-def test_acting_verbs_take_dry_run_reason_and_yes(words: tuple[str, ...]) -> None:
+def test_acting_verbs_take_dry_run_and_yes_and_a_reason_where_it_is_kept(words: tuple[str, ...]) -> None:
     out = aegis(*words, "--help")[1]
-    for option in ("--dry-run", "--reason", "--yes"):
-        assert option in out
+    assert "--dry-run" in out and "--yes" in out
+    assert ("--reason" in out) is (words in KEEPING)
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from aegis_cli import codes, login, spec, units
+from aegis_cli import codes, login, screen, spec, units, why
 from aegis_cli.commands import settings
 from aegis_cli.errors import CliError, from_text
 from aegis_cli.main import app
 from aegis_proto import api, api_nodes
+from cli_data import event
 from typer.testing import CliRunner
 
 
@@ -296,3 +297,27 @@ def test_settings_reach_the_job_unless_file_or_option_says_otherwise(tmp_path: P
     (tmp_path / "job.yaml").write_text(JOB)  # names maxRetry 7
     job = json.loads(aegis("run", "--dry-run", "--json", "-f", "job.yaml", "--grace", "1s")[1])
     assert (job["maxRetry"], job["stopGrace"], job["hangTimeout"]) == (7, 1.0, 120.0)
+
+
+def test_config_for_programs_has_values_of_their_types() -> None:
+    _, out, _ = aegis("config", "show", "-o", "json")
+    values = {row["key"]: row["value"] for row in json.loads(out)["items"]}
+    assert values["job.maxRetry"] == 3
+    assert values["job.stopGrace"] == 15.0
+    assert isinstance(values["bus.servers"], list)
+    _, out, _ = aegis("config", "show", "job.stopGrace")
+    assert out.split() == ["KEY", "VALUE", "job.stopGrace", "15"]
+
+
+@pytest.mark.parametrize("words", [("up",), ("run",), ("job", "submit"), ("config", "init"), ("context", "use")], ids=" ".join)
+def test_a_reason_that_nobody_would_keep_is_refused(words: tuple[str, ...]) -> None:
+    status, _, err = aegis(*words, "--reason", "x", "true")
+    assert status == 2
+    assert "--reason" in err
+
+
+def test_a_command_that_cannot_start_is_explained_once() -> None:
+    long = 'the command of w0 cannot be started, not counted, not retried: E111 w0 on n1: "pyhton" not found in PATH (exit 127)'
+    happened = event(1, long, pod="w0")
+    assert screen.sentence(happened) == "the command of w0 cannot be started, not counted, not retried"
+    assert why.said(happened) == 'E111 w0 on n1: "pyhton" not found in PATH (exit 127)'

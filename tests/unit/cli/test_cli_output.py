@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from aegis_cli import why
 from aegis_cli.output import Column, table
-from aegis_cli.stack.output import LogLine, WorkerOutput, parse, stored
+from aegis_cli.stack.output import LogLine, WorkerOutput, in_time_order, parse, stored
 from aegis_proto.api_nodes import JobPending, NodeRefusal
 from cli_data import detail, event
 
@@ -27,12 +27,22 @@ def append(path: Path, text: str) -> None:
         file.write(text)
 
 
+def kept(base: Path, since: float, last: int = 0) -> list[LogLine]:
+    return in_time_order(stored(base, "ddp-1", since), last)
+
+
 def test_a_line_names_worker_rank_and_incarnation() -> None:
     assert parse("[w2/r17 i3] loss 2.3", "w2") == LogLine("w2", 17, 3, "loss 2.3")
     assert parse("[w2 i3] epoch 1", "w2") == LogLine("w2", -1, 3, "epoch 1")
     assert parse("connected", "w2") == LogLine("w2", -1, -1, "connected")
     assert parse("connected", "w2").text == "[w2 agent] connected"
-    assert parse("[w0/r0 i0] 10%\r[w0/r0 i0] 20%", "w0").message == "20%"
+    assert parse("[w2/r17 i3 t1795984000123] loss 2.3", "w2") == LogLine("w2", 17, 3, "loss 2.3", 1_795_984_000_123)
+    assert parse("[w0 aegis t7] bootcheck: passed", "w0") == LogLine("w0", -1, -1, "bootcheck: passed", 7)
+
+
+def test_of_a_line_that_was_written_over_itself_the_last_state_is_shown() -> None:
+    assert parse("[w0/r0 i0] 10%\r20%", "w0") == LogLine("w0", 0, 0, "20%")
+    assert parse("[w0/r0 i0] ended as on other systems\r", "w0").message == "ended as on other systems"
 
 
 def test_control_characters_of_a_worker_do_not_reach_the_terminal() -> None:
@@ -71,14 +81,29 @@ def test_another_jobs_log_in_the_same_slot_is_not_taken(tmp_path: Path) -> None:
     append(folder / "agent.log", "[w0/r0 i0] of the job before\n")
     output = WorkerOutput(tmp_path, "ddp-1")
     assert list(output.read()) == []
-    assert list(stored(tmp_path, "ddp-1", 0.0)) == []
+    assert kept(tmp_path, 0.0) == []
     (folder / "agent.log").rename(folder / "agent.log.1")
     os.utime(folder / "agent.log.1", (1000, 1000))
     slot(tmp_path, "node1", "ddp-1", "w0")
     append(folder / "agent.log", "[w0/r0 i0] mine\n")
     assert [line.message for line in output.read()] == ["mine"]
-    assert [line.message for line in stored(tmp_path, "ddp-1", 2000.0)] == ["mine"]
-    assert [line.message for line in stored(tmp_path, "ddp-1", 500.0)] == ["of the job before", "mine"]
+    assert [line.message for line in kept(tmp_path, 2000.0)] == ["mine"]
+    assert [line.message for line in kept(tmp_path, 500.0)] == ["of the job before", "mine"]
+    output.close()
+
+
+def test_the_last_lines_are_the_last_of_all_workers_in_the_order_of_time(tmp_path: Path) -> None:
+    first, second = slot(tmp_path, "node1", "ddp-1", "w0"), slot(tmp_path, "node2", "ddp-1", "w1")
+    append(first / "agent.log", "[w0/r0 i0 t1001] a\n[w0/r0 i0 t1003] c\nTraceback of nobody\n[w0/r0 i0 t1006] f\n")
+    append(second / "agent.log.1", "[w1/r1 i0 t1002] b\n")
+    append(second / "agent.log", "[w1/r1 i0 t1004] d\n[w1/r1 i0 t1005] e\n")
+    assert [line.message for line in kept(tmp_path, 0.0)] == ["a", "b", "c", "Traceback of nobody", "d", "e", "f"]
+    assert [line.message for line in kept(tmp_path, 0.0, 3)] == ["d", "e", "f"]
+    output = WorkerOutput(tmp_path, "ddp-1")
+    assert [line.message for line in in_time_order(output.workers())] == ["a", "c", "Traceback of nobody", "d", "e", "f"]
+    append(second / "agent.log", "[w1/r1 i0 t1007] g\n")
+    append(first / "agent.log", "[w0/r0 i0 t1008] h\n")
+    assert [line.message for line in in_time_order(output.workers())] == ["g", "h"]
     output.close()
 
 
@@ -93,8 +118,8 @@ def test_why_tells_the_events_in_order_with_who_and_evidence() -> None:
     found = why.explain(detail(), events, None)
     assert found.now == "ddp-7f3a21 is RunCommand, incarnation 2, 2 of 10 restarts used"
     assert [(line.time, line.who, line.evidence, line.counted) for line in found.lines] == [
-        ("20:30:01", "w0 on n01", "killed", True),
-        ("20:30:02", "master", "passed", False),
+        ("2026-11-29T20:30:01Z", "w0 on n01", "killed", True),
+        ("2026-11-29T20:30:02Z", "master", "passed", False),
     ]
     assert [line.what for line in why.explain(detail(), events, None, "last").lines] == ["all passed, run"]
     assert [line.what for line in why.explain(detail(), events, None, "0").lines] == ["w0 was killed, counted"]

@@ -122,6 +122,7 @@ def test_exit_codes_of_a_run_that_fails(aegis: Aegis, words: tuple[str, ...], co
     status, _, err = aegis("run", *words)
     assert status == code
     assert text in err
+    assert err.count("Did you mean") == text.count("Did you mean")
 
 
 def started(aegis: Aegis, process: subprocess.Popen[str], word: str = "ready") -> None:
@@ -241,6 +242,44 @@ def test_a_job_that_cannot_be_placed_says_why_and_waits(aegis: Aegis) -> None:
     assert aegis("job", "stop", job)[0] == 7
 
 
+def test_one_unknown_name_does_not_lose_what_was_done_to_the_others(aegis: Aegis) -> None:
+    first, second = (aegis.submit("--name", name, "--", "sleep", "60") for name in ("left", "right"))
+    code, out, err = aegis("job", "stop", first, "nobody", second, first, "--grace", "0s", "-o", "json")
+    assert code == 3
+    assert [item["job"] for item in json.loads(out)["items"]] == [first, second]
+    assert json.loads(err)["error"]["code"] == "E104"
+    code, out, err = aegis("job", "stop", first, "nobody")
+    assert (code, out) == (7, "")
+    assert "E104" in err and "E105" in err
+    code, out, err = aegis("node", "taint", "node1", "nowhere", "--dry-run", "-o", "json")
+    assert (code, [item["node"] for item in json.loads(out)["items"]]) == (3, ["node1"])
+    code, out, err = aegis("job", "show", "nobody", second)
+    assert code == 3
+    assert f"Job {second}" in out and "E104" in err
+
+
+def test_the_last_lines_of_two_workers_then_what_comes(aegis: Aegis) -> None:
+    text = "for i in 1 2 3; do echo $RANK-$i; sleep 0.4; done; while [ ! -e go ]; do sleep 0.05; done; echo $RANK-more"
+    job = aegis.submit("-N", "2", "--name", "talk", "--", "sh", "-c", text)
+    deadline = time.monotonic() + WAIT
+    while len(aegis("logs", job)[1].splitlines()) < 6:
+        assert time.monotonic() < deadline
+    told = [json.loads(line) for line in aegis("logs", job, "-o", "json", "--tail", "0")[1].splitlines()]
+    assert [line["time"] for line in told] == sorted(line["time"] for line in told)
+    last = aegis("logs", job, "--tail", "3")[1].splitlines()
+    assert len(last) == 3 and {line.rpartition("-")[2] for line in last} <= {"2", "3"}
+    assert {line[:3] for line in last} == {"[w0", "[w1"}
+    following = aegis.start("logs", job, "-f", "--tail", "2")
+    assert following.stdout is not None
+    first = [following.stdout.readline().strip() for _ in range(2)]
+    assert first == last[1:]
+    (aegis.folder / "go").touch()
+    rest, _ = following.communicate(timeout=WAIT)
+    assert sorted(rest.split()[2::3]) == ["0-more", "1-more"]
+    assert aegis("logs", job, "--worker", "1", "--tail", "1")[1].endswith("1-more\n")
+    assert aegis("logs", job, "--worker", "node1")[0] == 2
+
+
 def test_dry_run_of_an_acting_verb_changes_nothing(aegis: Aegis) -> None:
     job = aegis.submit("--name", "stay", "--", "sleep", "60")
     aegis.until(job, lambda found: found["summary"]["phase"] == "RunCommand")
@@ -255,16 +294,22 @@ def test_restart_suspend_resume_and_set_do_what_they_say(aegis: Aegis) -> None:
     job = aegis.submit("--name", "verbs", "--", "sleep", "60")
     running = aegis.until(job, lambda found: found["summary"]["phase"] == "RunCommand")
     assert running["summary"]["recoverCount"] == 0
-    assert aegis("job", "restart", job)[0] == 0
+    assert aegis("job", "restart", job, "--reason", "new driver")[0] == 0
     again = aegis.until(job, lambda found: found["summary"]["phase"] == "RunCommand" and found["summary"]["incarnation"] == 1)
     assert again["summary"]["recoverCount"] == 0
     code, out, _ = aegis("job", "set", job, "max-retry=9")
     assert (code, out.split()) == (0, ["KEY", "OLD", "NEW", "max-retry", "3", "9"])
     aegis.until(job, lambda found: found["summary"]["maxRetry"] == 9)
-    assert aegis("job", "suspend", job)[0] == 0
+    code, _, err = aegis("job", "suspend", job, "--reason", "maintenance")
+    assert code == 0
+    assert "the workers keep their nodes" in err
+    assert [node["free"] for node in aegis.json("node", "ls", "--job", job)["items"]] == [3]
     aegis.until(job, lambda found: found["summary"].get("suspended", False))
-    assert aegis("job", "resume", job)[0] == 0
+    assert aegis("job", "resume", job, "--reason", "done")[0] == 0
     aegis.until(job, lambda found: found["summary"]["phase"] == "RunCommand" and not found["summary"].get("suspended", False))
+    story = [line["what"] for line in aegis.json("job", "why", job)["lines"]]
+    for verb, reason in (("restart", "new driver"), ("suspended", "maintenance"), ("resumed", "done")):
+        assert any(verb in what and reason in what for what in story), story
     assert aegis("job", "stop", job, "--grace", "0s")[0] == 0
 
 
