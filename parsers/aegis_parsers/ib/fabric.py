@@ -76,7 +76,9 @@ PORT_LINE = re.compile(
 )
 PEERS = re.compile(r"^\(\s*'(?P<a>.*)'\s+-\s+'(?P<b>.*)'\s*\)\s*$")
 SECTION = re.compile(r'^(?P<type>Switch|Ca|Rt)\s+(?P<ports>\d+)\s+"(?P<node>[^"]+)"\s*#\s*"(?P<name>[^"]*)"(?:.*?\blid (?P<lid>\d+))?')
-EDGE = re.compile(r'^\[(?P<port>\d+)\](?:\([0-9a-f]+\))?\s+"(?P<peer>[^"]+)"\[(?P<peer_port>\d+)\](?:\([0-9a-f]+\))?\s*#\s*(?P<rest>.*)$')
+EDGE = re.compile(
+    r'^\[(?P<port>\d+)\](?:\((?P<own>[0-9a-f]+)\))?\s+"(?P<peer>[^"]+)"\[(?P<peer_port>\d+)\](?:\((?P<there>[0-9a-f]+)\))?\s*#\s*(?P<rest>.*)$'
+)
 EDGE_NOTE = re.compile(r'(?:lid (?P<own>\d+) lmc \d+ )?"(?P<name>[^"]*)" lid (?P<lid>\d+) (?P<width>\d+x)(?P<speed>\S+)')
 
 
@@ -108,6 +110,10 @@ def read_ibnetdiscover(draft: Draft, text: str) -> None:
                 port=int(match["port"][:9]),
                 peer_node=match["peer"],
                 peer_port=int(match["peer_port"][:9]),
+                lid=int(fields["own"][:9]) if fields.get("own") else None,
+                peer_lid=int(fields["lid"][:9]) if fields.get("lid") else None,
+                own_port_guid=match["own"],
+                peer_port_guid=match["there"],
                 peer=(fields.get("name") or "").strip() or None,
                 width=fields.get("width"),
                 speed=fields.get("speed"),
