@@ -24,6 +24,7 @@ from aegis_bus.settings import (
     CredentialsSettings,
     HangSettings,
     JobSettings,
+    LognexusSettings,
     LogsSettings,
     MasterSettings,
     ServiceSettings,
@@ -48,6 +49,7 @@ class Config:
     service: ServiceSettings = field(default_factory=ServiceSettings)
     master: MasterSettings = field(default_factory=MasterSettings)
     credentials: CredentialsSettings = field(default_factory=CredentialsSettings)
+    lognexus: LognexusSettings = field(default_factory=LognexusSettings)
     job: JobSettings = field(default_factory=JobSettings)
     hang: HangSettings = field(default_factory=HangSettings)
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)

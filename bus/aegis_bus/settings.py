@@ -106,15 +106,30 @@ class LogsSettings:
     level: str = choice("info", "debug", "info", "warning", "error")
 
 
+@dataclass(frozen=True)
+class LognexusSettings:
+    """The store of the workers' lines, and what becomes of them."""
+
+    store: str = ""
+    """Folder of the store; each replica its own."""
+    max_bytes: int = 20 << 30
+    max_age: float = duration(14 * 86400.0)
+    settle: float = duration(5.0)
+    """How long lines may still come after a failure before it is judged."""
+    sinks: tuple[str, ...] = ()
+    """Where lines are sent on: loki+http://..., openobserve+https://..., otlp+http://... (`aegis_lognexus.sinks`)."""
+
+
 SECTIONS: dict[str, type[Any]] = {
     "bus": BusSettings,
     "service": ServiceSettings,
     "master": MasterSettings,
     "credentials": CredentialsSettings,
+    "lognexus": LognexusSettings,
     "job": JobSettings,
     "hang": HangSettings,
     "checkpoint": CheckpointSettings,
     "logs": LogsSettings,
 }
-UNTRUSTED_MAY_NOT_SET = ("bus", "credentials")
+UNTRUSTED_MAY_NOT_SET = ("bus", "credentials", "lognexus")
 """Sections that the file of the working folder may not set: a cloned folder is not trusted."""

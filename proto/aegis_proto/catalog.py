@@ -107,7 +107,18 @@ TAINT = messages.Taint(NODE, True, "XID 79", "alice", at=AT, until=AT + 86_400_0
 NODE_SPEC = messages.NodeSpec(NODE, "host-1", "127.0.0.1", 1, boot=BOOT, virtual=True, version="0.1.0", at=AT)
 STATUS = messages.NodeStatus(NODE, BOOT, 3, (messages.SlotStatus("0", JOB, UID, "w0", 2, "running", 4711, at=AT),), AT)
 VERDICT = messages.Verdict(
-    "v-1", "lognexus", "nccl-timeout", (NODE,), ("w0: line 812",), confidence=0.8, sentence="w0 stopped answering first", job=JOB, at=AT
+    f"{JOB}-0",
+    "lognexus",
+    "user_code",
+    ("w0/r0",),
+    ("[log] w0/r0 line 812 (python_error): KeyError: 'target'",),
+    ("no flight records",),
+    0.7,
+    "w0/r0: the training's own code: w0/r0 line 812 (python_error): KeyError: 'target'",
+    job=JOB,
+    incarnation=0,
+    at=AT,
+    firstLine="w0/r0:812: KeyError: 'target'",
 )
 LOG_BATCH = logs.LogBatch(UID, 1, BOOT, 812, (logs.LogLine(AT, 1, 3, "out", "step 120 loss 2.318"),), NODE)
 STORED = logs.StoredLine("2026-11-30T08:53:20.000Z", JOB, "w0", 3, 1, "out", NODE, 1, BOOT, 812, AT, "step 120 loss 2.318")
@@ -168,11 +179,10 @@ ENTRIES: list[Entry] = [
     Entry("aegis.node.{node}.event.{kind}", subjects.node_event(NODE, "xid"), "what a daemon noticed on its machine", reserved=True),
     Entry(
         "aegis.verdict.{service}.{what}.{id}",
-        subjects.verdict("lognexus", "job", "v-1"),
+        subjects.verdict("lognexus", "job", f"{JOB}-0"),
         "a finding with cause and evidence",
         messages.Verdict,
         VERDICT,
-        reserved=True,
     ),
     # LOGS, METRICS, BLOBS, DLQ
     Entry("aegis.job.{job}.log.{pod}", subjects.job_log(JOB, "w0"), "log lines of a worker, in batches", logs.LogBatch, LOG_BATCH, reserved=True),

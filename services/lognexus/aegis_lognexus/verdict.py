@@ -7,7 +7,6 @@ the nodes that trusted evidence names: only these may be excluded, whatever a te
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -55,11 +54,10 @@ class Finding:
     sentence: str
     sentence_zh: str
 
-    def message(self, at: int, era: str = "") -> Verdict:
-        """As it travels. The id is the same for whoever finds it: one verdict per failure of an incarnation."""
-        ident = hashlib.sha256(f"{era}|{self.job}|{self.incarnation}".encode()).hexdigest()[:20]
+    def message(self, at: int) -> Verdict:
+        """As it travels. The id is the same for whoever finds it: one verdict per failed incarnation. `at` in ms."""
         return Verdict(
-            f"{self.job}-{self.incarnation}-{ident}"[-60:].lstrip("-"),
+            verdict_id(self.job, self.incarnation),
             "lognexus",
             self.cause,
             self.suspects,
@@ -76,6 +74,11 @@ class Finding:
             firstLine=self.first_line,
             read=self.read,
         )
+
+
+def verdict_id(job: str, incarnation: int) -> str:
+    """One verdict per failed incarnation; also how it is found again."""
+    return f"{job}-{incarnation}"
 
 
 def decide(failure: Failure) -> Finding:

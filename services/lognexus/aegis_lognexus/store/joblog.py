@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Sequence
@@ -48,7 +49,7 @@ def write_atomically(path: Path, data: bytes, durable: bool = True) -> None:
 
 
 class JobLog:
-    """One job. `take` remembers lines, `flush` writes them, `sync` makes them durable. OSError when the disk refuses."""
+    """One job. `take` remembers lines, `flush` writes them, `sync` makes them durable. OSError when the disk refuses: the rest is kept."""
 
     def __init__(self, folder: Path, job: str, segment_bytes: int) -> None:
         self.folder, self.job, self._limit = folder, job, segment_bytes
@@ -90,17 +91,24 @@ class JobLog:
     def flush(self) -> int:
         """Write what was taken. Bytes written."""
         lines, self._buffer = self._buffer, []
-        written = 0
-        for chunk in chunks(lines):
-            data = encode_lines(chunk)
-            if self._size and self._size + len(data) > self._limit:
-                self._rotate()
-            _write(self._fd, data)
-            self._size += len(data)
-            written += len(data)
-            self._block.add(chunk, len(data))
-            if self._block.size >= BLOCK:
-                self._end_block()
+        done = written = 0
+        try:
+            for chunk in chunks(lines):
+                data = encode_lines(chunk)
+                if self._size and self._size + len(data) > self._limit:
+                    self._rotate()
+                _write(self._fd, data)
+                self._size += len(data)
+                written += len(data)
+                done += len(chunk)
+                self._block.add(chunk, len(data))
+                if self._block.size >= BLOCK:
+                    self._end_block()
+        except OSError:
+            self._buffer[:0] = lines[done:]
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self._size)
+            raise
         return written
 
     def sync(self) -> None:

@@ -29,6 +29,7 @@ class Asked:
     limit: int = 1000
     budget: float = BUDGET
     max_bytes: int = MAX_BYTES
+    most: int = MAX_LINES
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def _read(path: Path, block: Block) -> bytes:
 
 def _tail(folder: Path, asked: Asked) -> Page:
     deadline = time.monotonic() + asked.budget
-    wanted = min(asked.tail, MAX_LINES)
+    wanted = min(asked.tail, asked.most)
     found: list[StoredLine] = []
     numbers = segment_numbers(folder)
     cursor = _end(folder, numbers)
@@ -114,7 +115,7 @@ def _forward(folder: Path, asked: Asked) -> Page:
     deadline = time.monotonic() + asked.budget
     at = _position(asked.cursor) if asked.cursor else (0, 0)
     found: list[StoredLine] = []
-    limit = max(1, min(asked.limit, MAX_LINES))
+    limit = max(1, min(asked.limit, asked.most))
     size = 0
     for number, path, block in _from(folder, at):
         if time.monotonic() > deadline:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import logging
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,10 +29,11 @@ OPEN_JOBS = 256
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """Everything up to message `seq` of the stream of this `era` is in the files."""
+    """Everything up to message `seq` of LOGS is in the files, and every failure up to message `events` of EVENTS is judged; both of this `era`."""
 
     seq: int = 0
     era: str = ""
+    events: int = 0
 
 
 @dataclass(frozen=True)
@@ -56,13 +59,14 @@ class LogStore:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._lock)
-            raise StoreInUse(f"{folder}: another process writes this store; give each replica its own folder (logs.store)") from None
+            raise StoreInUse(f"{folder}: another process writes this store; give each replica its own folder (lognexus.store)") from None
         self._jobs: dict[str, JobLog] = {}
+        self._writing = threading.Lock()
         self._unflushed = 0
         self.seq = 0
         """Last message taken."""
         self.cursor = self._read_cursor()
-        self.seq = self.cursor.seq
+        self.seq, self.events = self.cursor.seq, self.cursor.events
 
     def _read_cursor(self) -> Cursor:
         try:
@@ -76,7 +80,7 @@ class LogStore:
     def begin(self, era: str) -> int:
         """The message to read first. In another era sequences have begun anew; what is kept already is known by its numbers."""
         if era != self.cursor.era:
-            self.cursor, self.seq = Cursor(0, era), 0
+            self.cursor, self.seq, self.events = Cursor(0, era), 0, 0
         return self.cursor.seq + 1
 
     def job(self, job: str) -> JobLog:
@@ -101,8 +105,17 @@ class LogStore:
         self.seq = max(self.seq, seq)
         self._unflushed += len(lines)
         if self._unflushed >= FLUSH_LINES:
-            self.flush()
+            with contextlib.suppress(OSError):  # kept in memory, and tried again by the next commit, which tells
+                self.flush()
         return lines
+
+    def judged(self, seq: int) -> None:
+        """Failures up to this message of EVENTS have their verdicts; said by the next `commit`."""
+        self.events = seq
+
+    def restart(self, seq: int) -> None:
+        """The stream has become another, younger one: its next message is `seq`."""
+        self.seq = seq - 1
 
     def skip(self, seq: int) -> None:
         """A message that is not kept here."""
@@ -119,6 +132,10 @@ class LogStore:
 
     def commit(self, stale: int = 0) -> Cursor:
         """Make everything durable and move the cursor. Unfinished lines that began before message `stale` are ended as they are."""
+        with self._writing:
+            return self._commit(stale)
+
+    def _commit(self, stale: int) -> Cursor:
         for entry in self._jobs.values():
             if stale:
                 entry.keep(entry.joiner.end_before(stale))
@@ -126,10 +143,15 @@ class LogStore:
                 entry.sync()
         pending = [seq for entry in self._jobs.values() if (seq := entry.joiner.pending_seq()) is not None]
         safe = min([self.seq, *(seq - 1 for seq in pending)])
-        if safe > self.cursor.seq:
-            self.cursor = Cursor(safe, self.cursor.era)
+        if safe != self.cursor.seq or self.events != self.cursor.events:
+            self.cursor = Cursor(safe, self.cursor.era, self.events)
             write_atomically(self.folder / "cursor.json", msgspec.json.encode(self.cursor))
         return self.cursor
+
+    def given_up(self, job: str) -> int:
+        """Lines of a job that never came: given up by its workers, or gone from the stream."""
+        entry = self._jobs.get(job)
+        return entry.progress.dropped + entry.progress.missing if entry is not None else 0
 
     def jobs(self) -> list[str]:
         """Jobs with files here."""
@@ -137,6 +159,10 @@ class LogStore:
 
     def retain(self) -> int:
         """Drop files by age and, oldest first, by size. Never the file that is being written. Bytes dropped."""
+        with self._writing:
+            return self._retain()
+
+    def _retain(self) -> int:
         entries: list[tuple[float, int, Path]] = []
         for job in self.jobs():
             folder = self.folder / "jobs" / job

@@ -1,0 +1,105 @@
+"""Questions for lines (`aegis.rpc.lognexus.query.logs[.<ns>]`). Every replica hears them; the one that keeps the job answers.
+
+Whose lines a caller may read is the bus's to enforce by the namespace in the subject (`roles`); that the job lies in it is looked up here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import msgspec
+from aegis_bus.connection import Bus, Msg
+from aegis_bus.errors import BusError, Unreadable
+from aegis_bus.jobstore import JobStore
+from aegis_proto import subjects
+from aegis_proto.api import ErrorBody, ErrorReply, RequestRefused
+from aegis_proto.ids import is_id
+from aegis_proto.logs import SERVICE, LogsAnswer, LogsQuery
+from aegis_proto.messages import BadMessage, decode, encode
+
+from aegis_lognexus import metrics
+from aegis_lognexus.share import Shares
+from aegis_lognexus.store import Asked, LogStore, ask
+from aegis_lognexus.store.matching import BadPattern, Question
+
+log = logging.getLogger(__name__)
+
+SUBJECT = f"aegis.rpc.{SERVICE}.>"
+MAX_REQUEST = 16384
+AT_ONCE = 2
+"""Questions that are worked on at a time: each may read gigabytes."""
+
+
+class Api:
+    def __init__(self, bus: Bus, store: LogStore, shares: Shares) -> None:
+        self._bus, self._store, self._shares = bus, store, shares
+        self._jobs = JobStore(bus)
+        self._namespaces: dict[str, str] = {}
+
+    async def start(self) -> None:
+        await self._bus.subscribe(SUBJECT, self.on_request, workers=AT_ONCE, timeout=30.0)
+
+    async def on_request(self, msg: Msg) -> None:
+        answer = await self.answer(msg.subject, msg.data)
+        if answer is not None:
+            await msg.respond(encode(answer))
+
+    async def answer(self, subject: str, data: bytes) -> msgspec.Struct | None:
+        """None: another replica answers."""
+        try:
+            kind, verb, namespace = (subjects.token(subject, i) for i in (3, 4, 5))
+            if (kind, verb) != ("query", "logs"):
+                if self._shares.mine(subject):  # one of us says so
+                    raise RequestRefused("E107", f"E107 {subject}: no such request; there is query.logs")
+                return None
+            if len(data) > MAX_REQUEST:
+                raise RequestRefused("E107", f"E107 the request has {len(data)} bytes, at most {MAX_REQUEST}")
+            query = decode(LogsQuery, data)
+            if not is_id(query.job):
+                raise RequestRefused("E107", f"E107 job {query.job[:80]!r}: no id of a job")
+            if not self._shares.mine(query.job):
+                return None
+            if namespace and await self._namespace(query.job) != namespace:
+                raise RequestRefused("E104", f"E104 no job {query.job} in namespace {namespace}")
+            with metrics.QUERIES.time():
+                return await self._lines(query)
+        except (BadMessage, BadPattern, ValueError) as error:
+            return _error("E107", f"E107 {error}")
+        except RequestRefused as error:
+            return _error(error.code, str(error))
+        except (BusError, Unreadable, OSError) as error:
+            log.warning("%s: %s", subject, error)
+            return _error("E108", f"E108 {error}")
+
+    async def _namespace(self, job: str) -> str:
+        """Namespace of a job, "" when nothing of it is known any more."""
+        found = self._namespaces.get(job)
+        if found is None:
+            head = await self._jobs.head(job)
+            if head is None:
+                return ""
+            if len(self._namespaces) > 10_000:
+                self._namespaces.clear()
+            found = self._namespaces[job] = head[0].namespace
+        return found
+
+    async def _lines(self, query: LogsQuery) -> LogsAnswer:
+        question = Question(
+            worker=query.worker,
+            rank=query.rank,
+            incarnation=query.incarnation,
+            kinds=query.kinds,
+            since=max(0, query.since),
+            until=max(0, query.until),
+            grep=query.grep,
+        )
+        folder: Path = self._store.folder / "jobs" / query.job
+        page = await asyncio.to_thread(ask, folder, Asked(question, max(0, query.tail), query.cursor, max(1, query.limit)))
+        dropped = self._store.given_up(query.job)
+        return LogsAnswer(page.lines, page.cursor, page.more, dropped, self._shares.me)
+
+
+def _error(code: str, message: str) -> ErrorReply:
+    return ErrorReply(ErrorBody(code, message[:2000]))
