@@ -9,7 +9,7 @@ import asyncio
 import os
 import uuid
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 from aegis_bus import errors
@@ -57,12 +57,12 @@ class Client:
         self.identity: Identity
 
     @classmethod
-    def of(cls, env: Env, target: Target | None = None) -> Client:
+    def of(cls, env: Env, target: Target | None = None) -> Self:
         made = cls(target or target_of(env), env.timeout, env.namespace)
         made.patient = env.out.note if env.watch else None
         return made
 
-    async def __aenter__(self) -> Client:
+    async def __aenter__(self) -> Self:
         try:
             self.identity = Identity.from_creds_file(self.target.creds) if self.target.creds else Identity.new()
         except (OSError, ValueError) as error:

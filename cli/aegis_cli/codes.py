@@ -15,9 +15,7 @@ REQUEUE = 75
 DO_NOT_REQUEUE = 76
 """`run`, `wait`: the user's code took the budget, or there was no progress; another try would end the same way."""
 STOPPED = 143
-"""`run`, `wait`: the job was stopped by somebody (or this command by SIGTERM)."""
-INTERRUPTED = 130
-"""`run`: stopped by the Ctrl-C of this very command; `wait`: no longer waiting, for the same reason."""
+"""`run`, `wait`: the job was stopped by somebody. After a signal to this very command it is 128 + n instead (130 by Ctrl-C, 129 by a hang-up)."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ A bus that is away is told and waited for: the training goes on without us.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -26,10 +27,13 @@ from aegis_cli import screen
 from aegis_cli.client import Client
 from aegis_cli.errors import CliError
 from aegis_cli.output import Output
+from aegis_cli.signals import Signals, leave, terminals
 from aegis_cli.stack.client import lock_free
 from aegis_cli.stack.output import LogLine, WorkerOutput, in_time_order
 
 ASK_EVERY = 0.25
+HURRIED = 5.0
+"""Seconds that the processes of a job that was killed may take to be seen gone."""
 PENDING_NOTE = 30.0
 """Seconds of Pending after which the reason is printed unasked."""
 
@@ -41,6 +45,7 @@ class Surface(Protocol):
     def event(self, event: JobEvent) -> None: ...
     def line(self, line: LogLine) -> None: ...
     def note(self, text: str) -> None: ...
+    def hang_up(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -49,6 +54,7 @@ class Lines:
 
     def __init__(self, out: Output) -> None:
         self.out = out
+        self.terminals = terminals()
 
     def show(self, model: models.Model) -> None:
         pass
@@ -62,6 +68,9 @@ class Lines:
 
     def note(self, text: str) -> None:
         self.out.note(text)
+
+    def hang_up(self) -> None:
+        leave(self.terminals)
 
     def close(self) -> None:
         pass
@@ -82,6 +91,7 @@ class Terminal:
 
     def __init__(self, out: Output) -> None:
         self.console: Console = out.out
+        self.terminals = terminals()
         self.live = Live(console=self.console, auto_refresh=False, transient=False, redirect_stderr=False, redirect_stdout=False)
         self.live.start()
 
@@ -98,6 +108,11 @@ class Terminal:
     def note(self, text: str) -> None:
         self.console.print(Text(text), soft_wrap=True)
 
+    def hang_up(self) -> None:
+        with contextlib.suppress(OSError):  # where it is still there, the cursor comes back
+            self.live.stop()
+        leave(self.terminals)
+
     def close(self) -> None:
         self.live.stop()
 
@@ -110,44 +125,49 @@ def surface(out: Output) -> Surface:
 
 
 class Follower:
-    """One followed job. `on_signal(n)` is called at the n-th Ctrl-C (or SIGTERM); what it returns is shown. None: a signal ends the following."""
+    """One followed job. `on_signal(number, n)` is called when the end is asked for, the n-th time; what it returns is shown. None: a signal ends the
+    following."""
 
     def __init__(
-        self, client: Client, job: str, shown: Surface, output: WorkerOutput | None = None, *, verbose: bool = False, keys: str = ""
+        self,
+        client: Client,
+        job: str,
+        shown: Surface,
+        output: WorkerOutput | None = None,
+        *,
+        signals: Signals,
+        verbose: bool = False,
+        keys: str = "",
     ) -> None:
         self.client, self.job, self.shown, self.output, self.verbose = client, job, shown, output, verbose
+        self.signals = signals
         self.model = models.Model(job, keys=keys, now=time.time())
         self.detached = False
-        self.interrupted = False
-        """A Ctrl-C came to this very command."""
         self._after = 0
         self._pending_told = False
         self._away = False
-        self._signals = 0
         self._handlers: set[asyncio.Task[None]] = set()
 
     async def until(
-        self, done: Callable[[models.Model], bool], on_signal: Callable[[int], object] | None = None, timeout: float | None = None
+        self, done: Callable[[models.Model], bool], on_signal: Callable[[int, int], object] | None = None, timeout: float | None = None
     ) -> models.Model:
         """Follow until `done(model)`, or until detached. E119 after `timeout` seconds."""
         loop = asyncio.get_running_loop()
         woken = asyncio.Event()
         deadline = None if timeout is None else loop.time() + timeout
 
-        def signalled(number: signal.Signals) -> None:
-            self._signals += 1
-            self.interrupted = self.interrupted or number is signal.SIGINT
+        def signalled(number: signal.Signals, asked: int) -> None:
+            if number is signal.SIGHUP:
+                self.shown.hang_up()
             if on_signal is None:
                 self.detached = True
                 woken.set()
                 return
-            task = asyncio.ensure_future(self._handle(on_signal, self._signals))
+            task = asyncio.ensure_future(self._handle(on_signal, number, asked))
             self._handlers.add(task)
             task.add_done_callback(self._handlers.discard)
 
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, signalled, number)
-        try:
+        with self.signals.heard_by(signalled):
             while True:
                 await self._step()
                 if self.detached or done(self.model):
@@ -162,38 +182,41 @@ class Follower:
             if self.model.terminal and not self.detached:
                 await self._last_words()
             return self.model
-        finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
 
-    async def settle(self, timeout: float) -> None:
-        """After the end: until the node daemons say that the workers are gone, so that a stop keeps its grace. Ctrl-C or `timeout` ends the wait."""
+    async def settle(self, timeout: float, on_hurry: Callable[[], object]) -> None:
+        """After the end: until the node daemons say that the workers are gone, so that a stop keeps its grace; at most `timeout` seconds.
+
+        When the end is asked for once more, `on_hurry` is called, and the wait goes on for a moment.
+        """
         loop = asyncio.get_running_loop()
-        hurry = asyncio.Event()
-        deadline = loop.time() + timeout
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, hurry.set)
-        try:
-            while not hurry.is_set() and loop.time() < deadline:
+        woken, deadline = asyncio.Event(), loop.time() + timeout
+
+        def signalled(number: signal.Signals, asked: int) -> None:
+            nonlocal deadline
+            if number is signal.SIGHUP:
+                self.shown.hang_up()
+            if asked > 1:
+                on_hurry()
+                deadline = min(deadline, loop.time() + HURRIED)
+                woken.set()
+
+        with self.signals.heard_by(signalled):
+            while loop.time() < deadline:
                 self._drain()
                 try:
                     nodes = await self.client.nodes()
                 except (BusError, CliError):
-                    return
+                    break
                 if not any(slot.job == self.job and slot.state == "running" for node in nodes for slot in node.slots):
-                    return
-                try:
-                    await asyncio.wait_for(hurry.wait(), ASK_EVERY)
-                except TimeoutError:
-                    pass
-        finally:
-            self._drain()
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
+                    break
+                woken.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(woken.wait(), ASK_EVERY)
+        self._drain()
 
-    async def _handle(self, on_signal: Callable[[int], object], number: int) -> None:
+    async def _handle(self, on_signal: Callable[[int, int], object], number: int, asked: int) -> None:
         try:
-            answer = on_signal(number)
+            answer = on_signal(number, asked)
             if asyncio.iscoroutine(answer):
                 answer = await answer
             if answer:

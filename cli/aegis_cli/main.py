@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Annotated
 
 import typer
+from aegis_proto import VERSION
 
 from aegis_cli.commands import context, creds, demo, doctor, ettr, fr, job, misc, net, node, run, settings, stack
 
@@ -17,6 +19,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"aegis {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def top(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")] = False) -> None:
+    """Keeps large training jobs running: restarts in place, finds the bad node, says what it cost."""
+
+
 for module in (run, job, node, stack, creds, context, settings, doctor, demo, fr, ettr, net, misc):
     module.register(app)
 

@@ -25,14 +25,14 @@ def counted(detail: JobDetail) -> list[tuple[str, str]]:
     return [(step.cause, step.podName) for step in detail.transitions if step.counted]
 
 
-def exit_code(detail: JobDetail, interrupted: bool = False) -> int:
-    """The table of docs/decisions/0002 §12. `interrupted`: a Ctrl-C came to the command that waited."""
+def exit_code(detail: JobDetail, signalled: int = 0) -> int:
+    """The table of docs/decisions/0002 §12. `signalled`: the signal that came to the command that waited (0: none)."""
     job = detail.summary
     own = job.exitCode
     if job.phase == Phase.SUCCEED:
         return 0
     if job.failedReason == FailedReason.STOPPED:
-        return codes.INTERRUPTED if interrupted else codes.STOPPED
+        return 128 + signalled if signalled else codes.STOPPED
     if job.failedReason in (FailedReason.COMMAND, FailedReason.EXITED):
         return own or codes.NEGATIVE
     if job.failedReason in (FailedReason.BOOT, FailedReason.PLACING):
@@ -45,9 +45,9 @@ def exit_code(detail: JobDetail, interrupted: bool = False) -> int:
     return codes.DO_NOT_REQUEUE if causes[-1] in USER_CODE else codes.REQUEUE
 
 
-def problem(detail: JobDetail, interrupted: bool = False) -> CliError | None:
+def problem(detail: JobDetail, signalled: int = 0) -> CliError | None:
     """The error to print for a job that failed; None for Succeed."""
-    job, code = detail.summary, exit_code(detail, interrupted)
+    job, code = detail.summary, exit_code(detail, signalled)
     if job.phase == Phase.SUCCEED:
         return None
     if job.failedReason == FailedReason.STOPPED:
@@ -115,7 +115,7 @@ def nearest_command(word: str, path: str | None = None) -> str:
     return best[0] if best else ""
 
 
-def report(detail: JobDetail, events: Sequence[Any] = (), interrupted: bool = False) -> dict[str, Any]:
+def report(detail: JobDetail, events: Sequence[Any] = (), signalled: int = 0) -> dict[str, Any]:
     """The RunReport: what happened, for programs."""
     job = detail.summary
     return {
@@ -123,7 +123,7 @@ def report(detail: JobDetail, events: Sequence[Any] = (), interrupted: bool = Fa
         "namespace": job.namespace,
         "result": job.phase,
         "failedReason": job.failedReason or None,
-        "exitCode": exit_code(detail, interrupted),
+        "exitCode": exit_code(detail, signalled),
         "mode": job.mode,
         "recoverCount": job.recoverCount,
         "maxRetry": job.maxRetry,

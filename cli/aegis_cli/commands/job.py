@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from typing import Annotated
 
@@ -13,19 +14,22 @@ from aegis_proto import api
 from aegis_proto.job import duration
 from aegis_proto.phases import Phase
 
-from aegis_cli import codes, outcome, screen, several, spec, times, why
+from aegis_cli import outcome, past, screen, several, spec, times, why
 from aegis_cli.client import Client, target_of
 from aegis_cli.client import run as run_async
 from aegis_cli.commands import jobact, logs
 from aegis_cli.commands import run as running
 from aegis_cli.commands.jobact import JobName, JobNames
+from aegis_cli.context import Target
 from aegis_cli.errors import CliError
 from aegis_cli.follow import ASK_EVERY, Follower, Silent, surface
 from aegis_cli.options import Env, command
 from aegis_cli.output import Column, table
+from aegis_cli.signals import Signals
 from aegis_cli.stack.output import WorkerOutput
 from aegis_cli.units import age
 
+Reader = Client | past.Past
 ANSWER = 10.0
 """Seconds that `wait` waits for one answer: a question that a master took to its grave is asked again."""
 LIST = [
@@ -152,13 +156,13 @@ def _reading(group: typer.Typer) -> None:
             raise CliError("E107", f'--phase "{phase}": expected {", ".join(Phase)}', exit=2)
         ended = everything or phase in ("Succeed", "Failed")
 
-        async def ask(client: Client) -> list[api.JobSummary]:
+        async def ask(client: Reader) -> list[api.JobSummary]:
             return sorted(await client.jobs(api.JobsRequest(all=ended, phase=phase, user=user)), key=keys[sort])
 
         async def work() -> None:
-            async with Client.of(env) as client:
+            async with past.reading(env) as client:
                 jobs = await ask(client)
-                if not env.watch:
+                if not env.watch or isinstance(client, past.Past):
                     empty = "no jobs" if ended else "no jobs that run (--all shows the ended)"
                     env.out.listing("JobList", jobs, LIST, lambda job: job.job, empty)
                     return
@@ -187,7 +191,7 @@ def _reading(group: typer.Typer) -> None:
             raise CliError("E107", f'--lang "{lang}": en or zh', exit=2)
 
         async def work() -> int:
-            async with Client.of(env) as client:
+            async with past.reading(env) as client:
                 last: dict[str, int] = {}
                 while True:
                     found, errors = await several.each(list(dict.fromkeys(jobs)), client.job)
@@ -198,7 +202,7 @@ def _reading(group: typer.Typer) -> None:
                             continue
                         last[detail.summary.job] = detail.seq
                         rows = list(detail.workers)
-                        while detail.moreWorkers and workers:
+                        while detail.moreWorkers and workers and isinstance(client, Client):
                             more = await client.query("job", api.JobRequest(job=detail.summary.job, firstWorker=len(rows)), api.JobDetail)
                             rows += more.workers
                             if not more.moreWorkers or not more.workers:
@@ -208,7 +212,7 @@ def _reading(group: typer.Typer) -> None:
                         else:
                             text = header(detail, lang) + ("\n" + table(rows, WORKERS, env.out.form == "wide") if workers and rows else "")
                             env.out.document("Job", detail, text, detail.summary.job)
-                    if not env.watch:
+                    if not env.watch or isinstance(client, past.Past):
                         return several.report(env.out, errors)
                     await asyncio.sleep(ASK_EVERY)
 
@@ -231,7 +235,7 @@ def _reading(group: typer.Typer) -> None:
             oldest = times.rfc3339(round((time.time() - back) * 1000))
 
         async def work() -> None:
-            async with Client.of(env) as client:
+            async with past.reading(env) as client:
                 detail = await client.job(job, workers=False)
                 after, streaming = -1, env.watch
                 while True:
@@ -270,7 +274,7 @@ def _reading(group: typer.Typer) -> None:
             raise CliError("E107", f'--incarnation "{incarnation}": a number, last or all', exit=2)
 
         async def work() -> why.Explanation:
-            async with Client.of(env) as client:
+            async with past.reading(env) as client:
                 detail = await client.job(job)
                 found = await client.events(detail.summary.job)
                 try:
@@ -290,17 +294,22 @@ def _reading(group: typer.Typer) -> None:
             target = target_of(env)
             async with Client.of(env, target) as client:
                 detail = await client.job(job, workers=False)
-                shown = surface(env.out)
-                output = WorkerOutput(target.stack, detail.summary.job) if target.stack else None
-                follower = Follower(client, detail.summary.job, shown, output, verbose=env.out.verbose > 0, keys="Ctrl-C detaches; the job goes on")
-                try:
-                    model = await follower.until(lambda m: m.terminal)
-                finally:
-                    shown.close()
-                if follower.detached or model.detail is None:
-                    env.out.note(f"detached; {detail.summary.job} goes on")
-                    return 0
-                return _end(env, model.detail)
+                with Signals() as signals:
+                    return await watch(client, target, detail, signals)
+
+        async def watch(client: Client, target: Target, detail: api.JobDetail, signals: Signals) -> int:
+            shown = surface(env.out)
+            output = WorkerOutput(target.stack, detail.summary.job) if target.stack else None
+            keys = "Ctrl-C detaches; the job goes on"
+            follower = Follower(client, detail.summary.job, shown, output, signals=signals, verbose=env.out.verbose > 0, keys=keys)
+            try:
+                model = await follower.until(lambda m: m.terminal)
+            finally:
+                shown.close()
+            if follower.detached or model.detail is None:
+                env.out.note(f"detached; {detail.summary.job} goes on")
+                return 0 if signals.first in (0, signal.SIGINT) else 128 + signals.first
+            return _end(env, model.detail)
 
         return run_async(work())
 
@@ -316,19 +325,23 @@ def _reading(group: typer.Typer) -> None:
         async def work() -> int:
             async with Client(target_of(env), min(env.timeout, ANSWER), env.namespace) as client:
                 job_id = (await client.job(job, workers=False)).summary.job
-                follower = Follower(client, job_id, Silent(env.out))
-                model = await follower.until(
-                    lambda model: model.terminal or (model.detail is not None and done(model.detail.summary)),
-                    timeout=env.timeout if env.timeout_given else None,
-                )
-                detail = model.detail
-                if detail is None or (follower.detached and not model.terminal):
-                    env.out.note(f"no longer waiting; {job_id} goes on")
-                    return codes.INTERRUPTED if follower.interrupted else codes.STOPPED
-                env.out.document("Job", detail, f"{detail.summary.job} {detail.summary.phase}", detail.summary.job)
-                if until in ("end", "succeed"):
-                    return _end(env, detail)
-                return 0 if done(detail.summary) else _end(env, detail) or 1
+                with Signals() as signals:
+                    return await watch(client, job_id, signals)
+
+        async def watch(client: Client, job_id: str, signals: Signals) -> int:
+            follower = Follower(client, job_id, Silent(env.out), signals=signals)
+            model = await follower.until(
+                lambda model: model.terminal or (model.detail is not None and done(model.detail.summary)),
+                timeout=env.timeout if env.timeout_given else None,
+            )
+            detail = model.detail
+            if detail is None or (follower.detached and not model.terminal):
+                env.out.note(f"no longer waiting; {job_id} goes on")
+                return 128 + signals.first
+            env.out.document("Job", detail, f"{detail.summary.job} {detail.summary.phase}", detail.summary.job)
+            if until in ("end", "succeed"):
+                return _end(env, detail)
+            return 0 if done(detail.summary) else _end(env, detail) or 1
 
         return run_async(work())
 

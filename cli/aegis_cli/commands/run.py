@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from aegis_bus.errors import BusError
 from aegis_proto import api
+from aegis_proto.messages import JobEvent
 from aegis_proto.phases import Phase
 from aegis_proto.state import JobSpec
 
-from aegis_cli import outcome, spec
+from aegis_cli import outcome, past, spec
 from aegis_cli.client import Client
 from aegis_cli.client import run as run_async
 from aegis_cli.commands.settings import configuration
@@ -25,8 +28,9 @@ from aegis_cli.follow import Follower, surface
 from aegis_cli.login import refuse_login_node
 from aegis_cli.options import Env, command
 from aegis_cli.output import API_VERSION
+from aegis_cli.signals import Signals, name_of
 from aegis_cli.stack import client as stacks
-from aegis_cli.stack import place, users
+from aegis_cli.stack import guard, place
 from aegis_cli.stack.output import WorkerOutput
 
 Command = Annotated[list[str] | None, typer.Argument(metavar="[--] CMD...", help="The command line of one worker, as it is.", show_default=False)]
@@ -158,46 +162,75 @@ def register(app: typer.Typer) -> None:
 async def _run(env: Env, start: Start, stack: stacks.Stack | None, detach: bool, report: Path | None) -> int:
     target = start.target or (of_stack(stack.base, stack.info) if stack else None)
     async with Client.of(env, target) as client:
-        reply = await submit(client, start.spec)
         if detach:
+            reply = await submit(client, start.spec)
             env.out.document("Job", reply, reply.job, reply.job)
             env.out.note(f"aegis job attach {reply.job}   aegis job why {reply.job}   aegis job stop {reply.job}")
             if stack is not None:
                 env.out.note("the stack of this machine stays up: aegis down ends it")
             return 0
-        shown = surface(env.out)
-        output = WorkerOutput(stack.base, reply.job) if stack else None
-        if output is None:
-            env.out.note("the workers' output lies at their nodes (STATE/slots/*/agent.log of aegis-agent node)")
-        follower = Follower(client, reply.job, shown, output, verbose=env.out.verbose > 0, keys="Ctrl-C stop · twice = kill")
-
-        async def stop(number: int) -> str:
-            detail = await client.job(reply.job, workers=False)
-            grace = start.spec.stopGrace if number == 1 else 0.0
-            if detail.summary.phase not in ("Succeed", "Failed"):
-                await client.action("stop", detail.summary, "Ctrl-C", grace)
-            return f"stopping {reply.job}, grace {grace:g} s (Ctrl-C again: kill)" if number == 1 else f"killing {reply.job}"
-
-        try:
-            model = await follower.until(lambda m: m.terminal, stop)
-            if stack is not None:
-                await follower.settle(start.spec.stopGrace + 5.0)
-        finally:
-            shown.close()
-        detail = model.detail
-        if detail is None:
-            raise CliError("E108", f"nothing is known of {reply.job}")
+        with Signals() as signals:
+            detail, events = await _watch(env, client, start, stack, signals)
         if report is not None:
-            write_report(report, outcome.report(detail, model.events, follower.interrupted))
+            write_report(report, outcome.report(detail, events, signals.first))
+        if stack is not None:
+            await keep_record(client, detail)
         note_checkpoint(env, start.spec, detail)
-        error = outcome.problem(detail, follower.interrupted)
-        if error is not None and error.hint and stack is not None and not users.pinned(stack.base):
-            error.hint = "--keep-stack leaves the stack up, so that aegis job why can be asked afterwards"
+        error = outcome.problem(detail, signals.first)
         if error is not None:
             env.out.error(error)
         if env.out.machine:
-            env.out.document("RunReport", outcome.report(detail, model.events, follower.interrupted))
-        return outcome.exit_code(detail, follower.interrupted)
+            env.out.document("RunReport", outcome.report(detail, events, signals.first))
+        return outcome.exit_code(detail, signals.first)
+
+
+async def _watch(env: Env, client: Client, start: Start, stack: stacks.Stack | None, signals: Signals) -> tuple[api.JobDetail, tuple[JobEvent, ...]]:
+    """Submit, and show until the job has ended and nothing of it runs here; a signal stops it with its grace, a second one kills."""
+    reply = await submit(client, start.spec)
+    shown = surface(env.out)
+    output = WorkerOutput(stack.base, reply.job) if stack else None
+    if output is None:
+        env.out.note("the workers' output lies at their nodes (STATE/slots/*/agent.log of aegis-agent node)")
+    keys = "Ctrl-C stop · twice = kill"
+    follower = Follower(client, reply.job, shown, output, signals=signals, verbose=env.out.verbose > 0, keys=keys)
+
+    def kill() -> str:
+        """What runs on this machine, now: a job that is ending takes no second stop, and its agents would wait out the grace of the first."""
+        if stack is None:
+            return f"{reply.job} is ending; its nodes keep the grace of the first stop"
+        guard.kill_workers(reply.uid)
+        return f"killing {reply.job}"
+
+    async def stop(number: int, asked: int) -> str:
+        detail = await client.job(reply.job, workers=False)
+        grace = start.spec.stopGrace if asked == 1 else 0.0
+        if detail.summary.phase not in ("Succeed", "Failed"):
+            try:
+                await client.action("stop", detail.summary, name_of(number), grace)
+            except CliError as error:
+                if error.code != "E105":  # it has ended in the meantime, by the first stop or by itself
+                    raise
+        return f"stopping {reply.job}, grace {grace:g} s (Ctrl-C again: kill)" if asked == 1 else kill()
+
+    try:
+        model = await follower.until(lambda m: m.terminal, stop)
+        if stack is not None:
+            await follower.settle(start.spec.stopGrace + 5.0, lambda: shown.note(kill()))
+    finally:
+        shown.close()
+    if model.detail is None:
+        raise CliError("E108", f"nothing is known of {reply.job}")
+    return model.detail, model.events
+
+
+async def keep_record(client: Client, detail: api.JobDetail) -> None:
+    """For `aegis job why` when the stack of this run has gone."""
+    try:
+        detail = await client.job(detail.summary.job)
+        events = [item.event for item in (await client.events(detail.summary.job)).items]
+    except (BusError, CliError):
+        events = []
+    past.keep(past.of(detail, events, time.time()))
 
 
 def write_report(path: Path, body: dict[str, object]) -> None:

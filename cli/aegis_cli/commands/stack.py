@@ -21,6 +21,10 @@ from aegis_cli.output import Column, table
 from aegis_cli.stack import client as stacks
 from aegis_cli.stack import place, users
 
+SOON = 2.0
+"""Seconds that the end of a stack waits to learn which jobs it ends."""
+NAMED = 16
+
 
 @dataclass(frozen=True)
 class Part:
@@ -86,11 +90,14 @@ def register(app: typer.Typer) -> None:
     def down(env: Env) -> None:
         """End the stack of this machine, and what runs on it."""
         base = place.base_dir()
+        info = stacks.running(base)
+        jobs = run_async(_alive(of_stack(base, info))) if info and info.get("state") == "up" else []
+        told = f", and {_many(jobs)}" if jobs else ""
         if env.dry_run:
-            env.out.text(f"would end the stack in {base}" if stacks.running(base) is not None else f"no stack in {base}")
+            env.out.text(f"would end the stack in {base}{told}" if info is not None else f"no stack in {base}")
             return
         if stacks.end(base):
-            env.out.note(f"stack in {base} ended")
+            env.out.note(f"stack in {base} ended{told}")
         else:
             env.out.note(f"no stack in {base}")
 
@@ -112,6 +119,22 @@ def register(app: typer.Typer) -> None:
             rows += run_async(_answers(env, target))
         env.out.document("Status", {"items": [row.__dict__ for row in rows]}, table(rows, COLUMNS), target.name if target else str(base))
         return 0 if all(row.state in ("up", "running") for row in rows) else 1
+
+
+async def _alive(target: Target) -> list[api.JobSummary]:
+    """Jobs that have not ended; none when nobody answers at once (the stack is to end all the same)."""
+    try:
+        async with Client(target, SOON) as client:
+            return await client.jobs(api.JobsRequest())
+    except (CliError, BusError):
+        return []
+
+
+def _many(jobs: list[api.JobSummary]) -> str:
+    """`2 jobs with it: ddp-1 (RunCommand), llm-2 (Pending)`"""
+    names = ", ".join(f"{job.job} ({'suspended' if job.suspended else job.phase})" for job in jobs[:NAMED])
+    more = f" and {len(jobs) - NAMED} more" if len(jobs) > NAMED else ""
+    return f"{len(jobs)} job{'s' if len(jobs) > 1 else ''} with it: {names}{more}"
 
 
 async def _answers(env: Env, target: Target) -> list[Part]:

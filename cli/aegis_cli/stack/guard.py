@@ -19,6 +19,8 @@ import time
 from collections.abc import Callable, Iterable
 
 VARIABLE = "AEGIS_STACK"
+SCOPE = "AEGIS_SCOPE"
+"""What an agent marks the processes of its command with: UID.POD.ATTEMPT.INCARNATION, and itself with `agent` at the end."""
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
@@ -71,15 +73,37 @@ def below(roots: Iterable[int], procs: dict[int, int]) -> set[int]:
 
 def marked(mark: str) -> set[int]:
     """Processes whose environment carries the mark, and everything below them."""
-    wanted, procs, found = f"{VARIABLE}={mark}".encode(), processes(), set[int]()
+    wanted = f"{VARIABLE}={mark}".encode()
+    return _carrying(lambda words: wanted in words)
+
+
+def workers_of(uid: str) -> set[int]:
+    """The processes of the commands of a job, and everything below them; not its agents, which see them end and say so."""
+    begin, agent = f"{SCOPE}={uid}.".encode(), b".agent"
+    return _carrying(lambda words: any(word.startswith(begin) and not word.endswith(agent) for word in words))
+
+
+def _carrying(wanted: Callable[[list[bytes]], bool]) -> set[int]:
+    procs, found = processes(), set[int]()
     for pid in procs:
         try:
             with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
-                if wanted in file.read(1 << 20).split(b"\0"):
+                if wanted(file.read(1 << 20).split(b"\0")):
                     found.add(pid)
         except OSError:
             continue
     return (found | below(found, procs)) - {os.getpid()}
+
+
+def kill_workers(uid: str) -> int:
+    """SIGKILL to the processes of the commands of a job; how many there were."""
+    found = workers_of(uid)
+    for pid in found:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except OSError:
+            pass
+    return len(found)
 
 
 def end_all(find: Callable[[], set[int]], timeout: float = 20.0) -> bool:

@@ -48,9 +48,9 @@ def test_exit_code(found: JobDetail, code: int) -> None:
 
 
 def test_only_the_ctrl_c_of_this_very_run_ends_with_130() -> None:
-    assert outcome.exit_code(failed("stopped"), interrupted=True) == 130
-    assert outcome.exit_code(failed("budget", "error", 1), interrupted=True) == 76
-    error = outcome.problem(failed("stopped"), interrupted=True)
+    assert outcome.exit_code(failed("stopped"), signalled=2) == 130
+    assert outcome.exit_code(failed("budget", "error", 1), signalled=2) == 76
+    error = outcome.problem(failed("stopped"), signalled=2)
     assert error is not None and error.exit == 130
     assert outcome.report(failed("stopped"), (), True)["exitCode"] == 130
 

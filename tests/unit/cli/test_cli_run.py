@@ -9,79 +9,16 @@ import re
 import select
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from aegis_bus.natsserver import NatsServer
 from aegis_cli.stack import client as stacks
 from aegis_cli.stack import guard
+from cli_process import WAIT, Aegis, started
 
 pytestmark = pytest.mark.timeout(300)
-WAIT = 60.0
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("cli") / "stack"
-    stack = stacks.join(folder, nodes=2, pin=True)
-    stack.leave()
-    yield folder
-    mark = stack.info["mark"]
-    stacks.end(folder)
-    assert not guard.marked(mark)
-
-
-@pytest.fixture
-def environ(base: Path, tmp_path: Path) -> dict[str, str]:
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("AEGIS_")}
-    return {**kept, "AEGIS_STACK_DIR": str(base), "HOME": str(tmp_path / "home"), "XDG_CONFIG_HOME": str(tmp_path / "config")}
-
-
-class Aegis:
-    """Runs the command line as a process in an empty folder."""
-
-    def __init__(self, environ: dict[str, str], folder: Path) -> None:
-        self.environ, self.folder = environ, folder
-
-    def start(self, *words: str, **more: Any) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "aegis_cli", *words]
-        pipes: dict[str, Any] = dict(stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        return subprocess.Popen(command, env=self.environ, cwd=self.folder, text=True, **{**pipes, **more})
-
-    def __call__(self, *words: str) -> tuple[int, str, str]:
-        process = self.start(*words)
-        out, err = process.communicate(timeout=WAIT)
-        return process.returncode, out, err
-
-    def json(self, *words: str) -> Any:
-        code, out, err = self(*words, "-o", "json")
-        assert code == 0, err
-        return json.loads(out)
-
-    def submit(self, *words: str) -> str:
-        code, out, err = self("job", "submit", *words)
-        assert code == 0, err
-        assert re.fullmatch(r"[a-z0-9-]+-[0-9a-f]{6}\n", out)
-        return out.strip()
-
-    def until(self, job: str, test: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        deadline = time.monotonic() + WAIT
-        while True:
-            found = self.json("job", "show", job)
-            if test(found):
-                return found
-            assert time.monotonic() < deadline, found["summary"]
-
-
-@pytest.fixture
-def aegis(environ: dict[str, str], tmp_path: Path) -> Aegis:
-    folder = tmp_path / "work"
-    folder.mkdir()
-    return Aegis(environ, folder)
 
 
 # --- run -------------------------------------------------------------------------------------------------------------------------
@@ -123,14 +60,6 @@ def test_exit_codes_of_a_run_that_fails(aegis: Aegis, words: tuple[str, ...], co
     assert status == code
     assert text in err
     assert err.count("Did you mean") == text.count("Did you mean")
-
-
-def started(aegis: Aegis, process: subprocess.Popen[str], word: str = "ready") -> None:
-    assert process.stdout is not None
-    for line in process.stdout:
-        if word in line:
-            return
-    raise AssertionError(f"the run ended before its worker said {word}")
 
 
 def test_ctrl_c_stops_with_grace(aegis: Aegis) -> None:
