@@ -33,7 +33,7 @@ import psutil
 
 HERE = Path(__file__).resolve().parent
 CHECKS = re.compile(r"troubleshoot: \d+ checks in ([0-9.]+) s")
-"""What an agent says of a round of checks."""
+"""What an agent says of a round of checks; `run -v` shows the agents' own words."""
 BAR = 0.3
 """Seconds of respawn, less the checks, that Aegis may take: median."""
 LIMIT = 120.0  # seconds a phase of one run may take
@@ -48,7 +48,7 @@ def launchers(ranks: int) -> dict[str, tuple[list[str], dict[str, str]]]:
             {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
         ),
         "aegis": (
-            [sys.executable, "-m", "aegis_cli", "run", "--nproc-per-node", str(ranks), "--", sys.executable, script],
+            [sys.executable, "-m", "aegis_cli", "run", "-v", "--nproc-per-node", str(ranks), "--", sys.executable, script],
             {},
         ),
     }

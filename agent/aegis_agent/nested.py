@@ -12,6 +12,8 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from aegis_proto.job import nested_nproc
+
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
@@ -100,7 +102,7 @@ class Nested:
             return None
         return (
             f"E112 the command starts {self.name} --max-restarts={self.max_restarts}: two budgets would multiply. "
-            f"Set it to 0, or drop {self.name} and use --nproc-per-node"
+            f"Set it to 0, or drop {self.name} and use --nproc-per-node {nested_nproc((*self.head, *self.given)) or 'N'}"
         )
 
 

@@ -19,7 +19,8 @@ BUFFER = 4 << 20
 CHUNK = 65536
 LONGEST_LINE = 65536
 """A line is cut here for display; log files keep it whole."""
-TAIL = 50
+TAIL = 200
+"""Last lines of stderr that are kept: the user's frame of a deep traceback stands far above its end."""
 PARTIAL_AFTER = 1.0
 """Seconds after which an unfinished line (a prompt, a progress bar) is shown."""
 LOG_LIMIT = 256 << 20

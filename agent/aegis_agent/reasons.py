@@ -10,13 +10,15 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aegis_proto.phases import LostReason
 
 from aegis_agent.handover import CANNOT_RUN, NOT_FOUND
 
 MESSAGE_LIMIT = 500
+JUDGED = 50
+"""Last lines whose words decide; those before are read for the traceback only."""
 PORT_WINDOW = 30.0
 """Seconds after the start in which "address in use" means the port of the run, not one of the program's own."""
 
@@ -56,6 +58,12 @@ COLLATERAL_PATTERNS: tuple[str, ...] = (
 _PORT = re.compile("|".join(PORT_PATTERNS))
 _COLLATERAL = re.compile("|".join(COLLATERAL_PATTERNS))
 _EXCEPTION = re.compile(r"(?:\[rank\d+\]:\s*)?((?:[A-Za-z_][\w]*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Timeout|Failure))(?:: ?(.*))?$")
+_ANY_EXCEPTION = re.compile(r"(?:\[rank\d+\]:\s*)?([A-Za-z_]\w*(?:\.\w+)*)(?:: ?(.*))?$")
+_INSIDE = re.compile(r"(?:\[rank\d+\]:)?\s{2,}\S")
+_BEGIN = re.compile(r"\s*(?:\[rank\d+\]:\s*)?Traceback \(most recent call last\)")
+_RANK = re.compile(r"\[rank(\d+)\]:")
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d[\d.]*/|^<(?!string>|stdin>)")
+"""Files that the user did not write: installed packages, the standard library, what is frozen into the interpreter."""
 _FRAME = re.compile(r'^\s*(?:\[rank\d+\]:\s*)?File "([^"]+)", line (\d+)')
 
 
@@ -75,22 +83,48 @@ def shell_code(returncode: int) -> int:
 
 
 def exception_line(lines: Sequence[str]) -> str:
-    """The last exception of a traceback with the place it was raised at: `ValueError: bad shape (train.py:88)`; "" when there is none."""
+    """The last exception of a traceback with the place in the user's code: `ValueError: bad shape (train.py:88)`; "" when there is none.
+
+    The place is the innermost frame outside of installed packages and the standard library; where there is none, the innermost frame.
+    """
     for at in range(len(lines) - 1, -1, -1):
-        match = _EXCEPTION.match(lines[at])
-        if match is None:
+        found = _raised(lines, at)
+        if found is None:
             continue
-        where = ""
-        for line in reversed(lines[:at]):
-            if (frame := _FRAME.match(line)) is not None:
-                where = f" ({os.path.basename(frame.group(1))}:{frame.group(2)})"
-                break
-            if _EXCEPTION.match(line):
-                break
-        name = match.group(1)
-        text = (match.group(2) or "").strip()
+        place = _place(lines, at)
+        where = f" ({os.path.basename(place[0])}:{place[1]})" if place else ""
+        name, text = found
         return (f"{name}: {text}" if text else name)[: MESSAGE_LIMIT - len(where)] + where
     return ""
+
+
+def _raised(lines: Sequence[str], at: int) -> tuple[str, str] | None:
+    """(name, text) when line `at` names an exception: by the ending of its name, or, whatever its name, as the line that ends a traceback."""
+    match = _EXCEPTION.match(lines[at])
+    if match is None and at and _INSIDE.match(lines[at - 1]) and any(_FRAME.match(line) for line in lines[max(0, at - 4) : at]):
+        match = _ANY_EXCEPTION.match(lines[at])
+    return None if match is None else (match.group(1), (match.group(2) or "").strip())
+
+
+def _place(lines: Sequence[str], at: int) -> tuple[str, str] | None:
+    """(file, line number) that led to the exception of line `at`."""
+    innermost = None
+    for i in range(at - 1, -1, -1):
+        if (frame := _FRAME.match(lines[i])) is not None:
+            innermost = innermost or (frame.group(1), frame.group(2))
+            if _LIBRARY.search(frame.group(1)) is None:
+                return frame.group(1), frame.group(2)
+        elif _BEGIN.match(lines[i]) or _EXCEPTION.match(lines[i]):
+            break
+    return innermost
+
+
+def rank_in(lines: Sequence[str]) -> int:
+    """The rank that a nested launcher put before the last line that carries one (`[rank3]: ValueError: ...`); -1 when none does."""
+    for line in reversed(lines):
+        if (match := _RANK.match(line)) is not None:
+            return int(match.group(1))
+    return -1
 
 
 def error_file_message(text: str) -> str:
@@ -111,14 +145,23 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else " " for char in text.strip())[:MESSAGE_LIMIT]
 
 
-def ending(returncode: int, tail: Sequence[str], ran_for: float, *, error_file: str = "", preempted: bool = False, not_found: str = "") -> Ending:
-    """Classify the end of a process: `returncode` (-n = signal n), the last lines of stderr, seconds it ran."""
+def ending(
+    returncode: int, tail: Sequence[str], ran_for: float, *, error_file: str = "", preempted: bool = False, not_found: str = "", rank: int = -1
+) -> Ending:
+    """Classify the end of a process: `returncode` (-n = signal n), the last lines of stderr, seconds it ran; `rank` >= 0 is named."""
+    found = _ending(returncode, tail, ran_for, error_file, preempted, not_found)
+    if rank < 0 or found.code in (CANNOT_RUN, NOT_FOUND):
+        return found
+    return replace(found, message=printable(f"rank {rank}: {found.message}"))
+
+
+def _ending(returncode: int, tail: Sequence[str], ran_for: float, error_file: str, preempted: bool, not_found: str) -> Ending:  # noqa: PLR0917
     code, number = shell_code(returncode), max(-returncode, 0)
     line = error_file_message(error_file) if error_file else ""
     line = line or exception_line(tail) or (printable(tail[-1]) if tail else "")
     if preempted:
         return Ending(code, number, LostReason.PREEMPTED, printable(line or "stopped by a notice of preemption"))
-    words = "\n".join(tail)
+    words = "\n".join(tail[-JUDGED:])
     if code in (CANNOT_RUN, NOT_FOUND) and number == 0:
         return Ending(code, 0, LostReason.ERROR, printable(not_found or line or f"exit {code}: the command cannot be started"))
     if number == 0 and ran_for <= PORT_WINDOW and _PORT.search(words):

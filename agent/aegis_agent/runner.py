@@ -24,7 +24,7 @@ from aegis_agent.env import RunPlan, bare_environment, nested_environment, rank_
 from aegis_agent.handover import CANNOT_RUN, NOT_FOUND
 from aegis_agent.output import TAIL, LogFile, Sink, Stream, forget_old_runs
 from aegis_agent.reaper import Child, Reaper
-from aegis_agent.reasons import Ending, ending, missing_in_shell, not_found_message
+from aegis_agent.reasons import Ending, ending, missing_in_shell, not_found_message, rank_in
 from aegis_agent.scope import Ended, Patience, Proc, end, live, members
 
 _STRENGTH = {LostReason.SIGNAL: 3, LostReason.ERROR: 2, LostReason.PORT: 2, LostReason.COLLATERAL: 1}
@@ -190,8 +190,7 @@ class Run:
             # Several in one pass: the kernel does not say who was first; a signal is stronger evidence than words of a victim.
             judged = [(rank, self._judge(rank)) for rank in failed]
             rank, verdict = max(judged, key=lambda pair: (_STRENGTH.get(pair[1].reason, 2), -pair[0].child.ended_at))
-            number = -1 if self.nested or self._bare else self.plan.index * self.plan.nproc + rank.local
-            self._decide(RunResult(verdict, number, rank.child.ended_at, time.monotonic() - self._began))
+            self._decide(RunResult(verdict, self._number(rank), rank.child.ended_at, time.monotonic() - self._began))
         elif not self.alive:
             self._stop_soon()
 
@@ -209,7 +208,14 @@ class Run:
         if code in (CANNOT_RUN, NOT_FOUND) and (name := missing_in_shell(rank.tail) or (self.argv[0] if code == CANNOT_RUN else "")):
             not_found = not_found_message(self.plan.pod, self.plan.node, name, code, {**self._environ, **self.plan.user})
         ran_for = time.monotonic() - self._began
-        return ending(code, list(rank.tail), ran_for, error_file=error_file, preempted=self.preempted, not_found=not_found)
+        named = self._number(rank) if self.plan.nproc > 1 and not self._bare else -1
+        if self.nested is not None:
+            named = rank_in(rank.tail)
+        return ending(code, list(rank.tail), ran_for, error_file=error_file, preempted=self.preempted, not_found=not_found, rank=named)
+
+    def _number(self, rank: _Rank) -> int:
+        """The global rank; -1 where it is not ours to give."""
+        return -1 if self.nested or self._bare else self.plan.index * self.plan.nproc + rank.local
 
     def _decide(self, result: RunResult) -> None:
         if not self.result.done():

@@ -118,14 +118,14 @@ def validate(spec: JobSpec) -> list[Problem]:
     for field in ("gpuType", "cluster", "user", "family"):
         if _LABEL.match(getattr(spec, field)) is None:
             bad("E116", field, f'{field} "{getattr(spec, field)[:80]}": letters, digits and ._/ +:@-, at most 63')
-    restarts = nested_restarts(spec.command)
+    restarts = nested_restarts(spec.command, spec.env)
     if restarts:
         launcher, count = restarts
         bad(
             "E112",
             "command",
             f"the command starts {launcher} --max-restarts={count}: two budgets would multiply. "
-            f"Set it to 0, or drop {launcher} and use --nproc-per-node {max(1, spec.nprocPerNode)}",
+            f"Set it to 0, or drop {launcher} and use --nproc-per-node {nested_nproc(spec.command) or max(1, spec.nprocPerNode)}",
         )
     if not problems and (size := len(msgspec.json.encode(spec))) > MAX_SPEC_BYTES:
         do = f"put large values into files the workers can read{_largest(spec.env)}"
@@ -151,23 +151,53 @@ def _number(value: float) -> str:
     return str(value) if isinstance(value, int) else f"{value:.12g}"
 
 
-def nested_restarts(command: Sequence[str]) -> tuple[str, int] | None:
-    """(launcher, n) when the command starts torchrun (or `-m torch.distributed.run`) with n > 0 restarts of its own."""
+LAUNCHERS = {
+    ("torchrun",): "torchrun",
+    ("-m", "torch.distributed.run"): "torchrun",
+    ("-m", "torch.distributed.launch"): "torchrun",
+    ("accelerate", "launch"): "accelerate",
+    ("accelerate-launch",): "accelerate",
+    ("-m", "accelerate.commands.launch"): "accelerate",
+}
+"""How a launcher that can restart workers by itself begins -> its name."""
+PER_NODE = ("--nproc-per-node", "--nproc-per-machine")
+
+
+def _launcher(command: Sequence[str]) -> tuple[str, list[str]]:
+    """(name, the words behind it) of the launcher that the command starts, also out of `sh -c "..."`; ("", []) when it starts none."""
     words = list(command)
     if len(words) == 3 and words[0].rsplit("/", 1)[-1] in ("sh", "bash") and words[1].endswith("c"):
         try:
             words = shlex.split(words[2])
         except ValueError:
-            return None
-    launcher = ""
+            return "", []
+    for i in range(len(words)):
+        for begin, name in LAUNCHERS.items():
+            if (words[i].rsplit("/", 1)[-1], *words[i + 1 : i + len(begin)]) == begin:
+                return name, words[i + len(begin) :]
+    return "", []
+
+
+def _option(words: Sequence[str], *names: str) -> str:
+    """Value of an option, `--a-b=x`, `--a-b x` or `--a_b x`; "" when it is not given."""
     for i, word in enumerate(words):
-        if word.rsplit("/", 1)[-1] == "torchrun" or (word == "-m" and words[i + 1 : i + 2] == ["torch.distributed.run"]):
-            launcher = "torchrun"
-        elif launcher and word.replace("_", "-").split("=")[0] == "--max-restarts":
-            text = word.split("=", 1)[1] if "=" in word else (words[i + 1] if i + 1 < len(words) else "")
-            if text.isdigit() and int(text) > 0:
-                return launcher, int(text)
-    return None
+        flag, sign, value = word.partition("=")
+        if flag.replace("_", "-") in names:
+            return value if sign else (words[i + 1] if i + 1 < len(words) else "")
+    return ""
+
+
+def nested_restarts(command: Sequence[str], env: Mapping[str, str] | None = None) -> tuple[str, int] | None:
+    """(launcher, n) when the command starts torchrun or accelerate with n > 0 restarts of its own: an option or, for torchrun, PET_MAX_RESTARTS."""
+    launcher, words = _launcher(command)
+    text = _option(words, "--max-restarts") or ((env or {}).get("PET_MAX_RESTARTS", "") if launcher == "torchrun" else "")
+    return (launcher, int(text)) if launcher and text.isdecimal() and int(text) > 0 else None
+
+
+def nested_nproc(command: Sequence[str]) -> str:
+    """Processes per node that the launcher in the command is told to start: a number, `auto`, or "" when it is not told."""
+    text = _option(_launcher(command)[1], *PER_NODE)
+    return "auto" if text in ("auto", "gpu") else (text if text.isdecimal() else "")
 
 
 def parse(text: str | bytes, namespace: str = "") -> JobSpec:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from aegis_agent.reasons import ending, error_file_message, exception_line, missing_in_shell, not_found_message
+from aegis_agent.reasons import ending, error_file_message, exception_line, missing_in_shell, not_found_message, rank_in
 from aegis_proto.phases import LostReason
 
 TRACEBACK = [
@@ -30,6 +30,57 @@ def test_a_dotted_exception_without_text() -> None:
     assert exception_line(['  File "a/b.py", line 3, in f', "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried"]).endswith("Tried (b.py:3)")
     assert exception_line(["KeyboardInterrupt"]) == "KeyboardInterrupt"
     assert exception_line(["loss 2.3", "done"]) == ""
+
+
+LIBRARY = [
+    "Traceback (most recent call last):",
+    '  File "/app/train.py", line 120, in <module>',
+    "    main()",
+    '  File "/home/ann/models/net.py", line 31, in forward',
+    "    return self.linear(x)",
+    '  File "/venv/lib/python3.11/site-packages/torch/nn/modules/module.py", line 1511, in _wrapped_call_impl',
+    "    return self._call_impl(*args, **kwargs)",
+    '  File "/usr/lib/python3/dist-packages/numpy/core.py", line 7, in dot',
+    '  File "/usr/lib/python3.11/json/decoder.py", line 355, in raw_decode',
+    "    raise JSONDecodeError",
+    '  File "<frozen importlib._bootstrap>", line 1204, in _gcd_import',
+]
+
+
+def test_the_place_is_the_innermost_frame_of_the_users_own_code() -> None:
+    assert exception_line([*LIBRARY, "RuntimeError: mat1 and mat2 shapes cannot be multiplied"]).endswith("cannot be multiplied (net.py:31)")
+    assert exception_line([f"[rank3]: {line}" for line in [*LIBRARY, "RuntimeError: x"]]) == "RuntimeError: x (net.py:31)"
+    assert (
+        exception_line(['  File "/venv/lib/python3.11/site-packages/tool/__main__.py", line 5, in main', "OSError: x"])
+        == "OSError: x (__main__.py:5)"
+    )
+    assert exception_line(['  File "<string>", line 1, in <module>', "KeyError: 'x'"]) == "KeyError: 'x' (<string>:1)"
+
+
+def test_of_chained_exceptions_the_last_one_gives_the_place() -> None:
+    first = [line.replace("net.py", "other.py") for line in LIBRARY]
+    chained = [*first, "KeyError: 'a'", "", "During handling of the above exception, another exception occurred:", "", *TRACEBACK]
+    assert exception_line(chained) == "ValueError: loss is NaN (train.py:88)"
+
+
+def test_an_exception_of_any_name_is_found_at_the_end_of_its_traceback() -> None:
+    assert exception_line([*TRACEBACK[:-1], "models.Diverged: loss 9e9"]) == "models.Diverged: loss 9e9 (train.py:88)"
+    assert exception_line([*TRACEBACK[:-1], "Diverged"]) == "Diverged (train.py:88)"
+    assert exception_line(["  indented output", "done: all good"]) == ""
+
+
+def test_the_rank_is_named() -> None:
+    assert ending(1, TRACEBACK, 100.0, rank=3).message == "rank 3: ValueError: loss is NaN (train.py:88)"
+    assert ending(-9, [], 100.0, rank=3).message == "rank 3: killed by SIGKILL"
+    assert ending(1, TRACEBACK, 100.0).message == "ValueError: loss is NaN (train.py:88)"
+    assert len(ending(1, ["ValueError: " + "x" * 1000], 1.0, rank=1023).message) <= 500
+    assert rank_in(["[rank3]: " + line for line in TRACEBACK]) == 3
+    assert rank_in(TRACEBACK) == -1
+
+
+def test_only_the_last_lines_decide_what_kind_of_end_it_was() -> None:
+    assert ending(1, [GLOO, *["step"] * 60, *TRACEBACK], 100.0).reason is LostReason.ERROR
+    assert ending(1, [*["step"] * 60, GLOO], 100.0).reason is LostReason.COLLATERAL
 
 
 GLOO = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:41234"

@@ -74,7 +74,7 @@ async def test_the_first_failing_rank_decides_and_the_others_are_ended_at_once(r
     made = Made(reaper, tmp_path, ["sh", "-c", "test $LOCAL_RANK = 2 && { echo 'ValueError: bad' >&2; exit 7; }; exec sleep 600"], nproc=4)
     begun = time.monotonic()
     result = await made.result()
-    assert result.ending is not None and (result.code, result.rank, result.ending.message) == (7, 6, "ValueError: bad")
+    assert result.ending is not None and (result.code, result.rank, result.ending.message) == (7, 6, "rank 6: ValueError: bad")
     assert time.monotonic() - begun < 2.0 and made.run.gone is not None and made.run.gone.clean
 
 

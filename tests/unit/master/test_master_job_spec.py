@@ -60,6 +60,19 @@ def test_a_namespace_is_filled_in_only_where_none_is_given() -> None:
         (dict(masterPortRange=(30000, 20000)), "E116 masterPortRange 30000-20000"),
         (dict(gpuType="H100\n"), "E116 gpuType"),
         (
+            dict(command=("torchrun", "--nproc_per_node", "4", "--max-restarts=3", "t.py")),
+            "E112 the command starts torchrun --max-restarts=3: two budgets would multiply. Set it to 0, or drop torchrun and use --nproc-per-node 4",
+        ),
+        (
+            dict(command=("torchrun", "--nproc-per-node=gpu", "--max-restarts=3", "t.py")),
+            "E112 the command starts torchrun --max-restarts=3: two budgets would multiply. Set it to 0, or drop torchrun and use "
+            "--nproc-per-node auto",
+        ),
+        (
+            dict(command=("torchrun", "t.py"), env={"PET_MAX_RESTARTS": "2"}),
+            "E112 the command starts torchrun --max-restarts=2: two budgets would multiply. Set it to 0, or drop torchrun and use --nproc-per-node 1",
+        ),
+        (
             dict(command=("torchrun", "--nnodes=2", "--max-restarts=3", "t.py"), nprocPerNode=8),
             "E112 the command starts torchrun --max-restarts=3: two budgets would multiply. Set it to 0, or drop torchrun and use --nproc-per-node 8",
         ),
@@ -117,6 +130,10 @@ def test_durations_are_read_with_their_unit(text: object, seconds: float) -> Non
         (("python", "-m", "torch.distributed.run", "--max_restarts=1", "t.py"), ("torchrun", 1)),
         (("sh", "-c", "exec /usr/bin/torchrun --max-restarts=4 t.py"), ("torchrun", 4)),
         (("torchrun", "--max-restarts=0", "t.py"), None),
+        (("accelerate", "launch", "--max_restarts", "2", "t.py"), ("accelerate", 2)),
+        (("/opt/bin/accelerate-launch", "--max_restarts=1", "t.py"), ("accelerate", 1)),
+        (("python", "-m", "accelerate.commands.launch", "--max_restarts=1", "t.py"), ("accelerate", 1)),
+        (("accelerate", "config", "--max_restarts=1"), None),
         (("python", "t.py", "--max-restarts=3"), None),
         (("sh", "-c", "echo 'unbalanced"), None),
     ],
