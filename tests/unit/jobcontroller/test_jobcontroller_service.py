@@ -452,10 +452,20 @@ async def test_people_taint_and_untaint_by_compare_and_set(stage: Stage) -> None
     assert (await stage.bus.get("NODES", subjects.node_taint("n1"))) is None, "a dry run wrote"
     answer = await taint(seconds=3600)
     assert (answer.before, answer.after) == ("ok", "excluded (XID 79)") and answer.until > 0
+
+    async def shown(*rows: tuple[str, str, str, tuple[str, ...]]) -> None:
+        """Until the controller has heard of it: what it answers is what its readers have brought it."""
+
+        async def same() -> bool:
+            nodes = (await stage.ask(api_nodes.NodesAnswer, "nodes", api_nodes.NodesQuery())).nodes
+            return tuple((node.node, node.health, node.by, node.jobs) for node in nodes) == rows
+
+        await until(same, WAIT, f"nodes {rows}")
+
+    await shown(("n1", "excluded", "alice", ()), ("n2", "ok", "", ()))
     await stage.job("job-a", 1)
     assert (await stage.placed("job-a")).node == "n2"
-    nodes = (await stage.ask(api_nodes.NodesAnswer, "nodes", api_nodes.NodesQuery())).nodes
-    assert [(node.node, node.health, node.by, node.jobs) for node in nodes] == [("n1", "excluded", "alice", ()), ("n2", "ok", "", ("job-a",))]
+    await shown(("n1", "excluded", "alice", ()), ("n2", "ok", "", ("job-a",)))
     lifted = await stage.ask(api_nodes.TaintAnswer, "untaint", api_nodes.TaintRequest("n1", "bob"), act="default")
     assert (lifted.before, lifted.after) == ("excluded (XID 79)", "ok")
     stored = await stage.bus.get("NODES", subjects.node_taint("n1"))
