@@ -6,6 +6,7 @@ Owns the structs; the service is `aegis_master.api`. Every reply is either the n
 |---|---|---|
 | aegis.rpc.master.do.submit.<ns> | Submit | SubmitReply |
 | aegis.rpc.master.do.{stop,suspend,resume,restart,set}.<ns> | ActionRequest | ActionReply |
+| aegis.rpc.master.adopt | AdoptRequest | AdoptReply |
 | aegis.rpc.master.query.jobs[.<ns>] | JobsRequest | Jobs |
 | aegis.rpc.master.query.job[.<ns>] | JobRequest | JobDetail |
 | aegis.rpc.master.query.events[.<ns>] | EventsRequest | Events |
@@ -19,6 +20,7 @@ from typing import TypeVar
 import msgspec
 
 from aegis_proto import WIRE_VERSION
+from aegis_proto.credapi import Claim
 from aegis_proto.messages import BadMessage, JobEvent, decode
 from aegis_proto.state import ErrorNode, JobSpec, Transition
 
@@ -83,6 +85,28 @@ class SubmitReply(msgspec.Struct, frozen=True, omit_defaults=True):
     uid: str
     seq: int
     """CTL sequence of the first head: skip views <= it."""
+    existed: bool = False
+
+
+class AdoptRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Of the job controller: daemons hold running workers of a job that the store of `present` does not know (`messages.Held`). A repeat is safe."""
+
+    job: str
+    uid: str
+    namespace: str
+    workers: int
+    era: str
+    """Of the store that was lost."""
+    present: str
+    """Era of the store as the asker knows it."""
+    claims: tuple[Claim, ...]
+    spec: msgspec.Raw
+    v: int = WIRE_VERSION
+
+
+class AdoptReply(msgspec.Struct, frozen=True, omit_defaults=True):
+    job: str
+    seq: int
     existed: bool = False
 
 

@@ -103,6 +103,9 @@ REPORTS: list[tuple[str, str, messages.Message]] = [
 
 PLACE = messages.Place(UID, "w0", 2, NODE, "0", AT)
 SLOT = messages.Slot(JOB, UID, NS, "w0", 2, 3, messages.raw(SPEC), "(join token)", "127.0.0.1:7443")
+CLAIM = credapi.Claim("w0", 2, "(deed)")
+HELD = messages.Held(JOB, UID, NS, "w0", 2, 3, ERA, CLAIM.deed, messages.raw(SPEC))
+PRESENT = "01m8qk2v7drx5a0c4mj9bzne3w"
 TAINT = messages.Taint(NODE, True, "XID 79", "alice", at=AT, until=AT + 86_400_000)
 NODE_SPEC = messages.NodeSpec(NODE, "host-1", "127.0.0.1", 1, boot=BOOT, virtual=True, version="0.1.0", at=AT)
 STATUS = messages.NodeStatus(NODE, BOOT, 3, (messages.SlotStatus("0", JOB, UID, "w0", 2, "running", 4711, at=AT),), AT)
@@ -157,6 +160,13 @@ ENTRIES: list[Entry] = [
     Entry("aegis.node.{node}.spec", subjects.node_spec(NODE), "registration of a node daemon", messages.NodeSpec, NODE_SPEC),
     Entry(
         "aegis.node.{node}.status", subjects.node_status(NODE), "what the daemon really holds, whole, on every change", messages.NodeStatus, STATUS
+    ),
+    Entry(
+        "aegis.node.{node}.held.{slot}",
+        subjects.node_held(NODE, 0),
+        "what runs in a slot whose record the store has lost; carries a specification, never republished",
+        messages.Held,
+        HELD,
     ),
     # REPORTS
     *(Entry(f"aegis.job.{{job}}.worker.{{pod}}.{kind}", subjects.report(JOB, "w0", kind), says, messages.Message, m) for kind, says, m in REPORTS),
@@ -231,6 +241,15 @@ ENTRIES: list[Entry] = [
             api.ActionReply(JOB, 77, "RunCommand", 41),
         )
         for verb in api.ACTIONS
+    ),
+    Entry(
+        "aegis.rpc.master.adopt",
+        subjects.ADOPT,
+        "bring back a job that runs and that the store has lost; only what carries right deeds",
+        api.AdoptRequest,
+        api.AdoptRequest(JOB, UID, NS, 3, ERA, PRESENT, (CLAIM,), messages.raw(SPEC)),
+        api.AdoptReply,
+        api.AdoptReply(JOB, 3),
     ),
     Entry(
         "aegis.rpc.master.query.jobs.{namespace}",
@@ -322,11 +341,20 @@ ENTRIES: list[Entry] = [
     Entry(
         "aegis.rpc.credentials.do.join.{namespace}",
         subjects.rpc_do("credentials", "join", NS),
-        "a join token for one attempt of one place",
+        "a join token for one attempt of one place, and the deed that it was given out",
         credapi.JoinRequest,
         credapi.JoinRequest(JOB, "w0", 2),
         credapi.JoinReply,
-        credapi.JoinReply("(join token)", UID),
+        credapi.JoinReply("(join token)", UID, ERA, CLAIM.deed),
+    ),
+    Entry(
+        "aegis.rpc.credentials.do.vouch.{namespace}",
+        subjects.rpc_do("credentials", "vouch", NS),
+        "which of these deeds are ours",
+        credapi.VouchRequest,
+        credapi.VouchRequest(credapi.Given(JOB, UID, NS, 3, ERA, credapi.spec_digest(messages.encode(SPEC))), (CLAIM,)),
+        credapi.VouchReply,
+        credapi.VouchReply({"w0": 2}),
     ),
     Entry(
         "aegis.rpc.credentials.do.issue.{namespace}",

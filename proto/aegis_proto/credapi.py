@@ -3,6 +3,7 @@
 | subject | who | request | reply |
 |---|---|---|---|
 | aegis.rpc.credentials.do.join.<namespace> | jobcontroller | JoinRequest | JoinReply |
+| aegis.rpc.credentials.do.vouch.<namespace> | master | VouchRequest | VouchReply |
 | aegis.rpc.credentials.do.issue.<namespace> | operator | IssueRequest | IssueReply |
 | aegis.rpc.credentials.do.revoke.<namespace> | operator | RevokeRequest | RevokeReply |
 
@@ -11,11 +12,20 @@ Every reply is the named struct or `{"error": {code, message, hint, details}}` (
 
 from __future__ import annotations
 
+import hashlib
+
 import msgspec
 
 from aegis_proto import WIRE_VERSION
 
 SERVICE = "credentials"
+MAX_CLAIMS = 1000
+"""Deeds in one request: some 100 KB."""
+
+
+def spec_digest(spec: bytes) -> str:
+    """What a deed says of a specification, given to the byte as it is stored and placed: SHA-256, hex."""
+    return hashlib.sha256(spec).hexdigest()
 
 
 class JoinRequest(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -28,8 +38,46 @@ class JoinRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class JoinReply(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`deed`: that this attempt of this place of the job was given out in `era` (`messages.Held`)."""
+
     token: str
     uid: str
+    era: str = ""
+    deed: str = ""
+    v: int = WIRE_VERSION
+
+
+class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A place that somebody says to hold, and the deed that shows it."""
+
+    pod: str
+    attempt: int
+    deed: str
+
+
+class Given(msgspec.Struct, frozen=True):
+    """What all deeds of a job in one era say. `digest`: `spec_digest` of its specification."""
+
+    job: str
+    uid: str
+    namespace: str
+    workers: int
+    era: str
+    digest: str
+
+
+class VouchRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which of these deeds are ours? The job need not be known: it was lost with its store."""
+
+    given: Given
+    claims: tuple[Claim, ...]
+    v: int = WIRE_VERSION
+
+
+class VouchReply(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The claims whose deed is right, as place -> highest attempt."""
+
+    held: dict[str, int] = {}
     v: int = WIRE_VERSION
 
 

@@ -74,7 +74,7 @@ def view_of(subject: str) -> str:
 
 def retention(stream: dict[str, Any]) -> str:
     age = stream.get("max_age", 0) // SECOND
-    kept = f"{age // 86400} d" if age >= 86400 else f"{age // 3600} h" if age else "for ever"
+    kept = f"{age // 86400} d" if age >= 86400 else f"{age // 3600} h" if age >= 3600 else f"{age} s" if age else "for ever"
     per_subject = stream.get("max_msgs_per_subject")
     return f"{kept}, {f'{per_subject} per subject, ' if per_subject else ''}{stream['max_bytes'] // streams.MIB} MiB, discard {stream['discard']}"
 

@@ -182,6 +182,27 @@ class Slot(msgspec.Struct, frozen=True, omit_defaults=True):
     plainAddr: str = ""
     plainPort: int = 0
     stop: bool = False  # keep the record, end the process
+    era: str = ""  # of the store in which it was placed
+    deed: str = ""  # that it was placed here: see `Held`
+    v: int = WIRE_VERSION
+
+
+class Held(msgspec.Struct, frozen=True, omit_defaults=True):
+    """HELD `aegis.node.<n>.held.<i>`: what runs in a slot whose record the store has lost, said again while that lasts. Nothing secret but the spec.
+
+    `deed` is a MAC of the credentials service over everything here (`credapi.spec_digest` of the spec): whoever holds it was really given this
+    worker of this job, in that era, so that a daemon cannot invent a job.
+    """
+
+    job: str
+    uid: str
+    namespace: str
+    pod: str
+    attempt: int
+    workers: int
+    era: str
+    deed: str
+    spec: msgspec.Raw = msgspec.Raw(b"null")  # state.JobSpec, to the byte as it was placed
     v: int = WIRE_VERSION
 
 

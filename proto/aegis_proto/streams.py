@@ -57,6 +57,19 @@ STREAMS: list[dict[str, Any]] = [
         allow_direct=True,
         republish=dict(src="aegis.node.*.*", dest="aegis.view.node.{{wildcard(1)}}.{{wildcard(2)}}"),
     ),
+    # Written by node daemons after a loss of the store. Apart from FLEET, since it carries specifications and must not push out registrations;
+    # said again every half minute while it holds, and forgotten soon after.
+    dict(
+        name="HELD",
+        subjects=["aegis.node.*.held.*"],
+        max_msgs_per_subject=1,
+        max_age=120 * S,
+        max_bytes=256 * MIB,
+        max_msg_size=65536,
+        discard="old",
+        duplicate_window=60 * S,
+        allow_direct=True,
+    ),
     # Agent-writable: nothing extra is allowed on it (rollup, schedules, TTL, batches would be weapons).
     dict(
         name="REPORTS",

@@ -69,6 +69,11 @@ def node_slot(node: str, slot: int | str) -> str:
     return f"aegis.node.{node}.slot.{slot}"
 
 
+def node_held(node: str, slot: int | str) -> str:
+    """What runs in a slot whose record the store has lost. Five tokens and a stream of its own, not republished: it carries a specification."""
+    return f"aegis.node.{node}.held.{slot}"
+
+
 def node_hb(node: str) -> str:
     return f"aegis.node.{node}.hb"
 
@@ -141,6 +146,10 @@ def rpc_query(service: str, verb: str, namespace: str = "") -> str:
 def rpc_do(service: str, verb: str, scope: str) -> str:
     """Acting request. `scope` is the caller's namespace (or node, for a node daemon): the server proves it by the caller's rights."""
     return f"aegis.rpc.{service}.do.{verb}.{scope}"
+
+
+ADOPT = "aegis.rpc.master.adopt"
+"""Request of the job controller alone: bring back a job that runs and that the store has lost. Outside `do.*`, which people may ask."""
 
 
 # --- views (republished by the server: only what was accepted) ---------------------------------------------------------------

@@ -8,17 +8,23 @@ import shutil
 import signal
 import sys
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 from aegis_bus.connection import Bus
 from aegis_bus.identity import Identity
+from aegis_bus.jobstore import JobStore
 from aegis_bus.natsserver import NatsServer
 from aegis_credentials.setup import ensure_streams
 from aegis_proto import messages, subjects
 from aegis_proto.api_nodes import NodeLostAnswer, NodeLostRequest
+from aegis_proto.credapi import Given, spec_digest
+from aegis_proto.ids import job_id
+from aegis_proto.state import JobSpec
 from harness.waiting import until
 from support.house import House, house, phases, retries
 from support.proxy import CutProxy
@@ -206,26 +212,87 @@ async def test_a_restored_store_adopts_the_training_that_went_on(tmp_path: Path)
         assert (await h.ended(job, 60)).head.phase == "Succeed", await h.describe(job)
 
 
-async def test_the_loss_of_the_whole_store_stops_no_training(tmp_path: Path) -> None:
-    async with house(tmp_path, nodes=4, masters=1) as h:  # the agents of the forgotten job keep their two nodes a while
-        _, folder, pids = await start(h, "lost", 2)
-        await asyncio.to_thread(h.nats.kill9)
-        await asyncio.to_thread(shutil.rmtree, h.nats.state_dir)
-        fresh = NatsServer(h.nats.state_dir, auth_conf=h.site.auth_conf.read_text(), port=h.nats.port, die_with_parent=True)
-        await asyncio.to_thread(fresh.start)
-        h.nats = fresh
-        await _new_admin(h)
+async def _lose_the_store(h: House) -> str:
+    """JetStream and the accounts that were pushed are gone; a new server with new streams takes their place. The new era."""
+    await asyncio.to_thread(h.nats.kill9)
+    await asyncio.to_thread(shutil.rmtree, h.nats.state_dir)
+    fresh = NatsServer(h.nats.state_dir, auth_conf=h.site.auth_conf.read_text(), port=h.nats.port, die_with_parent=True)
+    await asyncio.to_thread(fresh.start)
+    h.nats = fresh
+    await _new_admin(h)
+    assert h.admin is not None
+    return await ensure_streams(h.admin, restored=True)
+
+
+async def test_the_loss_of_the_whole_store_with_training_running_is_adopted(tmp_path: Path) -> None:
+    async with house(tmp_path, nodes=3, masters=2, controllers=2) as h:
+        job, folder, _ = await start(h, "lost", 2)
         assert h.admin is not None
-        await ensure_streams(h.admin, restored=True)
-        # a job that the store does not know trains on to its end
-        await wait_silently(20.0, lambda: all(psutil.pid_exists(pid) for pid in pids))
-        assert len(list(folder.glob("run-w*"))) == 2
+        # one restart before, and one worker that was placed anew: what runs is neither incarnation 0 nor attempt 1
+        first = await h.state(job)
+        os.kill(await h.agent_pid(job, "w1"), signal.SIGKILL)
+        pids = await running(h, job, folder, 1, 2)
+        assert (await h.state(job)).pod(1).attempt == 2
+        era = await _lose_the_store(h)
+
+        async def adopted() -> Any:
+            assert h.admin is not None
+            loaded = await JobStore(h.admin).load(job)
+            return loaded.state if loaded is not None and loaded.state.head.phase == "RunCommand" else None
+
+        state = await until(adopted, 90, "adopted")
+        head = state.head
+        assert (head.uid, head.era, head.incarnation) == (first.head.uid, era, 1)
+        assert (head.recoverCount, retries(state), head.maxRetry) == (0, "0:0", first.head.maxRetry)
+        assert state.spec == first.spec and [pod.attempt for pod in state.pods()] == [1, 2]
+        assert all(psutil.pid_exists(pid) for pid in pids), await h.describe(job)
+        assert "its store was lost" in " ".join(t.message for t in head.recent)
+
+        # places are on record where the workers run
+        async def recorded() -> bool:
+            assert h.admin is not None
+            stored = [await h.admin.get("NODES", subjects.place(job, pod)) for pod in ("w0", "w1")]
+            return all(item is not None for item in stored)
+
+        await until(recorded, 30, "places")
+        assert not list(folder.glob("run-w*-2-*")), await h.describe(job)
+        # from here on it is a job as any other: a killed rank is counted, once
+        os.kill(pids[0], signal.SIGKILL)
+        await running(h, job, folder, 2, 2)
+        state = await h.state(job)
+        assert (state.head.recoverCount, retries(state)) == (1, "1:1"), await h.describe(job)
         (folder / "finish").touch()
-        await until(lambda: not any(psutil.pid_exists(pid) for pid in pids), 30, "the command ends by itself")
+        assert (await h.ended(job, 60)).head.phase == "Succeed", await h.describe(job)
         # and the store takes new jobs
         job2, folder2, _ = await start(h, "after", 2)
         (folder2 / "finish").touch()
         assert (await h.ended(job2, 60)).head.phase == "Succeed"
+
+
+async def test_a_daemon_cannot_invent_a_job_by_saying_that_it_holds_one(tmp_path: Path) -> None:
+    async with house(tmp_path, nodes=1) as h:
+        assert h.admin is not None
+        spec = JobSpec("forged", ("touch", str(tmp_path / "ran")), workers=1, cwd=str(tmp_path))
+        uid = str(uuid.uuid4())
+        job = job_id("forged", uid)
+        daemon = await Bus.connect(Identity.from_creds(h.site.issue("node", {"node": "n1"})), [h.nats.url], name="node-n1")
+        log = h.children["jc1"].log
+        held = messages.Held(job, uid, "default", "w0", 1, 1, "01k0000000000000000000000a", "A" * 43, messages.raw(spec))
+        await daemon.publish(subjects.node_held("n1", "0"), messages.encode(held))
+        await until(lambda: f"job {job} runs, the store does not know it, and it is not brought back" in log.read_text(), 60, "asked, and refused")
+        assert await JobStore(h.admin).load(job) is None
+        assert not (tmp_path / "ran").exists()
+        # with the right deed it would be one: it is the deed that was missing, nothing else
+        given = Given(job, uid, "default", 1, held.era, spec_digest(bytes(held.spec)))
+        genuine = msgspec.structs.replace(held, deed=h.site.secret.deed(given, "w0", 1))
+        await daemon.publish(subjects.node_held("n1", "0"), messages.encode(genuine))
+
+        async def known() -> bool:
+            assert h.admin is not None
+            return await JobStore(h.admin).load(job) is not None
+
+        await until(known, 60, "the genuine one")
+        await daemon.close()
 
 
 async def test_a_killed_rank_costs_one_restart_and_is_in_place(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import structlog
 from aegis_bus.crashpoint import crashpoint
-from aegis_proto.messages import Slot, SlotStatus
+from aegis_proto.messages import Held, Slot, SlotStatus
 from aegis_proto.state import JobSpec
 
 from aegis_agent import scope
@@ -95,7 +95,18 @@ class SlotKeeper:
         self.since = since
         if slot != self.wanted:
             self.wanted = slot
+            try:
+                self.files.hold(slot)
+            except OSError as error:  # it runs all the same; after a loss of the store nobody could be told of it
+                self._log.error("the slot's record could not be kept", error=str(error))
             self._wake.set()
+
+    def held(self) -> Held | None:
+        """What is to be told when the store has lost this slot's record: the worker that runs here under Aegis, None when there is none such."""
+        record = self.record
+        if record is None or record.plain or not self._lives():
+            return None
+        return self.files.held(record)
 
     def wake(self) -> None:
         self._wake.set()

@@ -1,6 +1,6 @@
 """The node daemon: one per machine (or several, virtual). Its slots say what shall run here; it makes it so and tells what is.
 
-Owns the processes of its slots (`keeper`), `<state>/lock`, and the subjects `aegis.node.<n>.{spec,status,hb}`. Reads `aegis.node.<n>.slot.<i>`: a
+Owns the processes of its slots (`keeper`), `<state>/lock`, and `aegis.node.<n>.{spec,status,held.<i>,hb}`. Reads `aegis.node.<n>.slot.<i>`: a
 core subscription wakes it, Direct Get is the truth, read again at every connect and every 30 s. A bus that is away changes nothing that runs.
 """
 
@@ -249,8 +249,11 @@ class Daemon:
     async def _read_slots(self, bus: Bus) -> None:
         now = time.monotonic()
         found = await asyncio.gather(*(bus.get("NODES", subjects.node_slot(self.settings.node, name)) for name in self.keepers))
+        lost = []
         for name, stored in zip(self.keepers, found, strict=True):
             slot = self._slot(name, stored)
+            if stored is None or stored.marker or stored.time_ms < self.keepers[name].since:
+                lost.append(name)
             if slot is not None and stored is not None:
                 self.keepers[name].want(slot, stored.time_ms)
             if name in self._hoped and stored is not None and stored.data == self._hoped[name][0]:
@@ -259,6 +262,15 @@ class Daemon:
         if self._hoped:
             age = max(now - since for _, since in self._hoped.values())
             asyncio.get_running_loop().call_later(min(0.2, 0.01 + max(0.0, age) / 4), self._read.set)
+        for name in lost:
+            await self._tell_held(bus, name)
+
+    async def _tell_held(self, bus: Bus, name: str) -> None:
+        """The store has no record of what runs here, or an older one: it is another store. What was released or overwritten has a younger one."""
+        held = self.keepers[name].held()
+        if held is not None:
+            self._log.warning("the store has lost this slot's record: telling what runs", slot=name, job=held.job, pod=held.pod)
+            await bus.publish(subjects.node_held(self.settings.node, name), encode(held))
 
     def _slot(self, name: str, stored: Stored | None) -> Slot | None:
         """The wanted content; None (leave it as it is) when it was never written, the store lost it, or a newer version wrote it."""

@@ -2,6 +2,7 @@
 
 Owns   `record.json` (this daemon's memory of the slot), `slot.json` (0600: the agent's task, with its join token), `agent.log` and its rotations;
        `logs/` is written by the agent (`<incarnation>/rank<r>.log`), and moved to `logs.1` when another worker comes.
+       `held.json` (0600) is what the daemon tells when the store has lost the record of a slot: the job, its specification and its deed.
 Reads  `status.json` and `exit.json`, written by the agent. All files are replaced by rename, so that a reader never sees half of one.
 """
 
@@ -14,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from aegis_proto.messages import Slot, SlotStatus
+from aegis_proto.messages import Held, Slot, SlotStatus
 
 from aegis_agent.handover import EXIT_FILE, LOG_DIR, STATUS_FILE
 
 LOG_BYTES = 16 << 20
 """Size at which agent.log is rotated."""
 LOG_FILES = 3
+HELD_FILE = "held.json"
 HOLDER_FILE = "logs-of"
 """Whose logs lie in `logs/`."""
 LAST_WORD = 600
@@ -119,6 +121,22 @@ class SlotDir:
 
     def forget(self) -> None:
         (self.path / "record.json").unlink(missing_ok=True)
+
+    def hold(self, slot: Slot) -> None:
+        """Keep what the slot says of its job, without the token; forget it when the slot holds nobody any more, or nobody for long."""
+        if slot.job and not slot.stop and slot.deed:
+            held = Held(slot.job, slot.uid, slot.namespace, slot.pod, slot.attempt, slot.workers, slot.era, slot.deed, slot.spec)
+            self.write(HELD_FILE, msgspec.json.encode(held))
+        else:
+            (self.path / HELD_FILE).unlink(missing_ok=True)
+
+    def held(self, record: Record) -> Held | None:
+        """What was kept of the very worker of `record`."""
+        try:
+            held = msgspec.json.decode((self.path / HELD_FILE).read_bytes(), type=Held)
+        except (FileNotFoundError, msgspec.MsgspecError, ValueError, RecursionError):
+            return None
+        return held if (held.uid, held.pod, held.attempt) == record.key else None
 
     def save(self, record: Record) -> Record:
         self.write("record.json", msgspec.json.encode(record))

@@ -15,7 +15,7 @@ from aegis_bus.connection import Bus
 from aegis_bus.crashpoint import crashpoint
 from aegis_bus.errors import Unreadable
 from aegis_bus.jobstore import decode_head
-from aegis_proto import ids, messages, subjects
+from aegis_proto import credapi, ids, messages, subjects
 from aegis_proto.state import SHARD, Head, Pod
 
 from aegis_credentials import accounts
@@ -58,6 +58,7 @@ class Authority:
         self.records = Records(bus)
         self.lifetime = lifetime
         self._jobs: dict[str, _Seen] = {}
+        self._digests: dict[tuple[str, str], str] = {}
         self._pushed: dict[str, bytes] = {}
         """account -> digest of what this replica last saw the servers hold."""
 
@@ -87,6 +88,18 @@ class Authority:
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 raise Unreadable(f"job {seen.head.job}: shard {k}: {error}") from None
         return seen.shards[k][index % SHARD].attempt
+
+    async def spec_digest(self, head: Head) -> str:
+        """`credapi.spec_digest` of the specification as stored, "" when there is none. A specification never changes."""
+        key = (head.job, head.uid)
+        if key not in self._digests:
+            stored = await self.bus.get("CTL", subjects.job_spec(head.job))
+            if stored is None or stored.marker:
+                return ""
+            if len(self._digests) >= 1024:
+                self._digests.clear()
+            self._digests[key] = credapi.spec_digest(stored.data)
+        return self._digests[key]
 
     async def check_place(self, job: str, uid: str, pod: str, attempt: int) -> Head:
         """The head, when (uid, pod, attempt) is what the state says now. Refusal otherwise, after a second look through the leader."""

@@ -16,6 +16,7 @@ import stat
 from pathlib import Path
 
 import nkeys
+from aegis_proto.credapi import Given
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -151,6 +152,11 @@ class RootSecret:
     def join_token(self, job: str, uid: str, pod: str, attempt: int) -> str:
         """Lets exactly this attempt of this place ask for its first JWT. Stateless: an HMAC."""
         return _mac(self.derive("join"), job, uid, pod, str(attempt))
+
+    def deed(self, given: Given, pod: str, attempt: int) -> str:
+        """Shows, also to a store that knows nothing of it, that this attempt of this place of a job was given out. Stateless: an HMAC; not secret."""
+        what = (given.job, given.uid, given.namespace, str(given.workers), given.era, given.digest)
+        return _mac(self.derive("deed"), *what, pod, str(attempt))
 
     def node_token(self, node: str, expires: int) -> str:
         """Lets the daemon of `node` enrol until `expires` (seconds since 1970)."""

@@ -1,4 +1,4 @@
-"""The three requests on the bus: join, issue, revoke. Who may ask is the bus's to enforce (roles.py); what is asked is checked here.
+"""The requests on the bus: join, vouch, issue, revoke. Who may ask is the bus's to enforce (roles.py); what is asked is checked here.
 
 Every refusal is an answer with a code; what is not a request of ours also goes to the dead letters.
 """
@@ -15,10 +15,22 @@ from aegis_bus.connection import Bus, Msg
 from aegis_bus.errors import BusError
 from aegis_proto import ids, messages, roles, subjects
 from aegis_proto.api import DeadLetter, RequestRefused, read_request
-from aegis_proto.credapi import SERVICE, IssueReply, IssueRequest, JoinReply, JoinRequest, RevokeReply, RevokeRequest
+from aegis_proto.credapi import (
+    MAX_CLAIMS,
+    SERVICE,
+    Given,
+    IssueReply,
+    IssueRequest,
+    JoinReply,
+    JoinRequest,
+    RevokeReply,
+    RevokeRequest,
+    VouchReply,
+    VouchRequest,
+)
 
 from aegis_credentials.authority import Authority
-from aegis_credentials.keys import BadKey, public_raw
+from aegis_credentials.keys import BadKey, public_raw, same
 from aegis_credentials.record import Refusal
 
 log = structlog.get_logger()
@@ -35,7 +47,12 @@ class Requests:
     def __init__(self, authority: Authority, bus: Bus) -> None:
         self._authority = authority
         self._bus = bus
-        self._verbs: dict[str, Callable[[str, bytes], Awaitable[msgspec.Struct]]] = {"join": self._join, "issue": self._issue, "revoke": self._revoke}
+        self._verbs: dict[str, Callable[[str, bytes], Awaitable[msgspec.Struct]]] = {
+            "join": self._join,
+            "vouch": self._vouch,
+            "issue": self._issue,
+            "revoke": self._revoke,
+        }
 
     async def start(self) -> None:
         await self._bus.subscribe(f"aegis.rpc.{SERVICE}.do.*.*", self._on_request, queue=SERVICE, workers=8)
@@ -48,7 +65,7 @@ class Requests:
         verb, scope = subjects.token(subject, 4), subjects.token(subject, 5)
         try:
             if verb not in self._verbs or not ids.is_id(scope):
-                raise RequestRefused("E107", f"E107 {subject}: no such request", "join, issue and revoke, with a namespace")
+                raise RequestRefused("E107", f"E107 {subject}: no such request", "join, vouch, issue and revoke, with a namespace")
             return await self._verbs[verb](scope, data)
         except RequestRefused as refused:
             if refused.code == "E107":
@@ -76,8 +93,24 @@ class Requests:
         if not 1 <= request.attempt <= 1_000_000:
             raise RequestRefused("E107", f"E107 attempt {request.attempt} is out of range")
         head = await self._authority.check_place(request.job, "", request.pod, request.attempt)
-        token = self._authority.site.secret.join_token(request.job, head.uid, request.pod, request.attempt)
-        return JoinReply(token, head.uid)
+        secret = self._authority.site.secret
+        digest = await self._authority.spec_digest(head)
+        given = Given(head.job, head.uid, head.namespace, head.workerNum, head.era, digest)
+        deed = secret.deed(given, request.pod, request.attempt) if digest else ""
+        return JoinReply(secret.join_token(request.job, head.uid, request.pod, request.attempt), head.uid, head.era, deed)
+
+    async def _vouch(self, scope: str, data: bytes) -> VouchReply:
+        """Asks no store: what was lost is not in it."""
+        request = read_request(VouchRequest, data)
+        given = request.given
+        if len(request.claims) > MAX_CLAIMS or given.namespace != scope:
+            raise RequestRefused("E107", f"E107 {len(request.claims)} claims of namespace {given.namespace[:40]}: at most {MAX_CLAIMS}, of {scope}")
+        secret, held = self._authority.site.secret, dict[str, int]()
+        for claim in request.claims:
+            if same(claim.deed, secret.deed(given, claim.pod, claim.attempt)):
+                held[claim.pod] = max(claim.attempt, held.get(claim.pod, 0))
+        log.info("vouched", job=given.job, uid=given.uid, era=given.era, claims=len(request.claims), held=len(held))
+        return VouchReply(held)
 
     async def _issue(self, scope: str, data: bytes) -> IssueReply:
         request = read_request(IssueRequest, data)

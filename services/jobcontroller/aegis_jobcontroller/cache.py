@@ -18,7 +18,7 @@ from aegis_bus.jobstore import JobStore, decode_head
 from aegis_bus.ordered import Gap, OrderedReader
 from aegis_proto import subjects
 from aegis_proto.api import DeadLetter
-from aegis_proto.messages import BadMessage, NodeSpec, NodeStatus, Place, Slot, Taint, decode, encode
+from aegis_proto.messages import BadMessage, Era, Held, NodeSpec, NodeStatus, Place, Slot, Taint, decode, encode
 from aegis_proto.state import Head
 from aegis_proto.streams import stream_of
 
@@ -28,7 +28,13 @@ from aegis_jobcontroller.world import SILENT, Holding, Job, Node, Placed, World
 log = logging.getLogger(__name__)
 
 REREAD = 30.0
-FILTERS = {"NODES": ["aegis.node.*.taint", "aegis.node.*.slot.*", "aegis.place.*.*"], "FLEET": ["aegis.node.*.spec", "aegis.node.*.status"]}
+FILTERS = {
+    "NODES": ["aegis.node.*.taint", "aegis.node.*.slot.*", "aegis.place.*.*"],
+    "FLEET": ["aegis.node.*.spec", "aegis.node.*.status"],
+    "HELD": ["aegis.node.*.held.*"],
+}
+HELD_FOR = 90.0
+"""Seconds that a daemon's word about a lost record counts; it is said again every half minute."""
 LOADS = 8
 """Jobs loaded side by side."""
 
@@ -52,7 +58,7 @@ class Cache:
 
     def __init__(self, bus: Bus) -> None:
         self._listeners: list[asyncio.Event] = []
-        self.sequence = {"NODES": 0, "FLEET": 0}
+        self.sequence = dict.fromkeys(FILTERS, 0)
         """Last sequence seen of each stream: after an own write, wait until it is here (`seen`)."""
         self._bus = bus
         self._store = JobStore(bus)
@@ -61,7 +67,8 @@ class Cache:
         self._taints: dict[str, Taint] = {}
         self._specs: dict[str, NodeSpec] = {}
         self._statuses: dict[str, NodeStatus] = {}
-        self._era = b""
+        self._held: dict[tuple[str, str], tuple[Held, float]] = {}
+        self._stored_era, self._era = b"", ""
         self._heads: dict[str, tuple[Head, int]] = {}
         self._jobs: dict[str, Job] = {}
         self._ended: dict[str, float] = {}
@@ -77,7 +84,7 @@ class Cache:
 
     @property
     def ready(self) -> bool:
-        return self._read_once == {"NODES", "FLEET", "heads"} and not self._stale
+        return self._read_once >= {"NODES", "FLEET", "heads"} and not self._stale
 
     def changed(self) -> asyncio.Event:
         """An event of the caller's own, to wait for and to clear."""
@@ -102,7 +109,9 @@ class Cache:
             for name, job in self._jobs.items()
         }
         nodes = {name: self._node(name, spec, now) for name, spec in self._specs.items()}
-        return World(jobs, self._places, nodes, int(time.time() * 1000))
+        self._held = {where: (held, at) for where, (held, at) in self._held.items() if now - at < HELD_FOR}
+        held = [held for held, _ in self._held.values()]
+        return World(jobs, self._places, nodes, int(time.time() * 1000), self._era, self._heads.keys(), held)
 
     def _node(self, name: str, spec: NodeSpec, now: float) -> Node:
         beat = self._beats.get(name)
@@ -146,9 +155,11 @@ class Cache:
             self._places.clear()
             self._slots.clear()
             self._taints.clear()
-        else:
+        elif stream == "FLEET":
             self._specs.clear()
             self._statuses.clear()
+        else:
+            self._held.clear()
         self.sequence[stream] = 0
 
     async def _passed(self, stream: str, seq: int) -> None:
@@ -189,6 +200,8 @@ class Cache:
                 self._slots.setdefault(tokens[2], {})[tokens[4]] = Holding(checked.slot(decode(Slot, item.data), tokens[4]), item.seq)
             elif tokens[3] == "taint":
                 self._taints[tokens[2]] = checked.taint(decode(Taint, item.data), tokens[2])
+            elif tokens[3] == "held":
+                self._held[tokens[2], tokens[4]] = (checked.held(decode(Held, item.data), tokens[4]), time.monotonic())
             elif tokens[3] == "spec":
                 self._specs[tokens[2]] = checked.spec(decode(NodeSpec, item.data), tokens[2])
             elif tokens[3] == "status":
@@ -204,7 +217,7 @@ class Cache:
         """What cannot be read goes to the dead letters, once whichever replica finds it. Of a slot without its body: that holds a join token and
         the environment of a user, and more people read the dead letters than slots."""
         stream = stream_of(item.subject)
-        data = b"" if item.subject.startswith("aegis.node.") and stream == "NODES" else item.data[:4096]
+        data = b"" if item.subject.startswith("aegis.node.") and stream in ("NODES", "HELD") else item.data[:4096]
         letter = DeadLetter(stream=stream, seq=item.seq, subject=item.subject, reason=reason[:500], data=data, at=item.time_ms)
         subject = subjects.dlq("jobcontroller", stream, subjects.token(item.subject, 2))
         try:
@@ -253,9 +266,9 @@ class Cache:
                 log.warning("heads cannot be read yet: %s", error)
                 await asyncio.sleep(1.0)
                 continue
-            if era is not None and era.data != self._era:
+            if era is not None and era.data != self._stored_era:
                 # Another store: its sequences may have gone back, and what is known of the one before counts for nothing.
-                self._era = era.data
+                self._stored_era, self._era = era.data, _era_of(era)
                 self._heads.clear()
                 self._jobs.clear()
                 self._stale.clear()
@@ -279,7 +292,7 @@ class Cache:
             self._read_once.add("heads")
             self._touch()
             try:
-                async with asyncio.timeout(REREAD):
+                async with asyncio.timeout(REREAD if era is not None else 1.0):  # without an era: a new store is being made just now
                     await self._reread.wait()
             except TimeoutError:
                 pass
@@ -322,6 +335,14 @@ class Cache:
         if loaded is not None:
             self._jobs[name] = Job(loaded.state.head, tuple(loaded.state.pods()), loaded.state.spec, loaded.seq)
         return True
+
+
+def _era_of(stored: Stored) -> str:
+    try:
+        return decode(Era, stored.data).era
+    except BadMessage as error:
+        log.error("the era of the store is not readable: %s", error)
+        return ""
 
 
 _NO_SLOTS: Mapping[str, Holding] = {}

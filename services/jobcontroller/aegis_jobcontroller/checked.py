@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 from aegis_proto.ids import is_id, pod_index
-from aegis_proto.messages import BadMessage, NodeSpec, NodeStatus, Place, Slot, SlotStatus, Taint
+from aegis_proto.job import MAX_WORKERS
+from aegis_proto.messages import BadMessage, Held, NodeSpec, NodeStatus, Place, Slot, SlotStatus, Taint
 
 MAX_SLOTS = 32
 MAX_ATTEMPT = 1_000_000
@@ -46,6 +47,13 @@ def status(found: NodeStatus, node: str) -> NodeStatus:
     names = [entry.slot for entry in found.slots]
     _require(len(names) <= MAX_SLOTS and len(set(names)) == len(names), f"{len(names)} slots, or one twice")
     return msgspec.structs.replace(found, node=node, slots=tuple(map(_slot_status, found.slots)))
+
+
+def held(found: Held, name: str) -> Held:
+    _require(_is_slot(name) and is_id(found.job) and is_id(found.namespace) and _is_pod(found.pod), "held worker of no slot, job or namespace")
+    _require(1 <= found.attempt <= MAX_ATTEMPT and 1 <= found.workers <= MAX_WORKERS, "held worker without attempt, or of no workers")
+    _require(0 < len(found.uid) <= 64 and 0 < len(found.deed) <= 64 and len(found.era) <= 64, "held worker without uid or deed")
+    return found
 
 
 def _slot_status(found: SlotStatus) -> SlotStatus:

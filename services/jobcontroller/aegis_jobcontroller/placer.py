@@ -52,12 +52,12 @@ class Placer:
             if not isinstance(action, Assign):
                 last = max(last, await self._end(action))
         if assigns:
-            tokens = await self._tokens(assigns, world)
+            joins = await self._joins(assigns, world)
             # Only a first attempt can run without a token (as a plain job); a later one would wait for nothing, while its job stands still.
-            late = [assign for assign in assigns if assign.attempt > 1 and (assign.job, assign.pod) not in tokens]
+            late = [assign for assign in assigns if assign.attempt > 1 and (assign.job, assign.pod) not in joins]
             assigns = [assign for assign in assigns if assign not in late]
             homes = {assign.job: assign.node for assign in assigns if assign.pod == "w0"}
-            groups = self._groups([(assign, self._writes(assign, world, tokens, homes)) for assign in assigns])
+            groups = self._groups([(assign, self._writes(assign, world, joins, homes)) for assign in assigns])
             limit = asyncio.Semaphore(BATCHES)
 
             async def place(group: list[tuple[Assign, list[Write]]]) -> int:
@@ -95,9 +95,9 @@ class Placer:
 
     # --- beginnings ------------------------------------------------------------------------------------------------------------------
 
-    async def _tokens(self, assigns: list[Assign], world: World) -> dict[tuple[str, str], str]:
-        """Join tokens; "" where the service is away or refuses (a first attempt then goes plain; later ones are placed when there is one)."""
-        found: dict[tuple[str, str], str] = {}
+    async def _joins(self, assigns: list[Assign], world: World) -> dict[tuple[str, str], JoinReply]:
+        """Join tokens and deeds; none where the service is away or refuses (a first attempt then goes plain; a later one waits)."""
+        found: dict[tuple[str, str], JoinReply] = {}
         limit = asyncio.Semaphore(TOKENS)
         away = asyncio.Event()
 
@@ -108,8 +108,8 @@ class Placer:
                 subject = subjects.rpc_do("credentials", "join", world.jobs[assign.job].head.namespace)
                 request = JoinRequest(assign.job, assign.pod, assign.attempt)
                 try:
-                    reply = read_reply(JoinReply, await self._bus.request(subject, encode(request), timeout=TOKEN_TIMEOUT))
-                    found[assign.job, assign.pod] = reply.token
+                    reply = await self._bus.request(subject, encode(request), timeout=TOKEN_TIMEOUT)
+                    found[assign.job, assign.pod] = read_reply(JoinReply, reply)
                 except (RequestRefused, BadMessage) as error:
                     log.warning("no join token for %s/%s attempt %d: %s", assign.job, assign.pod, assign.attempt, error)
                 except BusError as error:
@@ -120,11 +120,12 @@ class Placer:
         metrics.TOKENS_MISSING.inc(len(assigns) - len(found))
         return found
 
-    def _writes(self, assign: Assign, world: World, tokens: dict[tuple[str, str], str], homes: dict[str, str]) -> list[Write]:
+    def _writes(self, assign: Assign, world: World, joins: dict[tuple[str, str], JoinReply], homes: dict[str, str]) -> list[Write]:
         """Slot before place: whoever reads the place has read the slot. The slot that is left comes last."""
         job = world.jobs[assign.job]
         head = job.head
         addr, port = plain_address(job, homes.get(assign.job, ""), world)
+        join = joins.get((assign.job, assign.pod))
         slot = Slot(
             assign.job,
             head.uid,
@@ -133,10 +134,12 @@ class Placer:
             assign.attempt,
             head.workerNum,
             raw(job.spec),
-            tokens.get((assign.job, assign.pod), ""),
+            join.token if join is not None else "",
             self._credentials,
             addr,
             port,
+            era=join.era if join is not None else "",
+            deed=join.deed if join is not None else "",
         )
         place = Place(head.uid, assign.pod, assign.attempt, assign.node, assign.slot, world.now)
         writes: list[Write] = [

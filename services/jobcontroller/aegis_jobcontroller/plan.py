@@ -7,6 +7,7 @@ Rules (DESIGN.md §2, §5; design-attacks I, M, P)
   GPU type asked for, with a free slot, and without another worker of the same job.
 - A worker returns to the node it was on when that is usable (its checkpoints in memory and on local disk are there), else to the emptiest node.
 - The first placing of a job is all or nothing: two half-placed jobs would wait for each other. Later a lost worker is placed alone.
+- A job that was brought back after a loss of the store begins nothing for a while: its workers run somewhere, and are recorded as they are heard of.
 - A plain job is placed once and never again. Slots that nobody is to hold any more are cleared; what still runs in a job that has ended, or of an
   attempt that the state has given up, is stopped.
 """
@@ -24,6 +25,9 @@ from aegis_proto.phases import Mode
 from aegis_proto.state import Pod
 
 from aegis_jobcontroller.world import Holding, Job, Node, Placed, World, excluded, free, reported_key
+
+FOUND_AGAIN_WITHIN = 60.0
+"""Seconds after a job that the store had lost was brought back, before a worker that no daemon has told of yet is started anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +227,8 @@ def _beginnings(world: World, adopted: Sequence[Assign]) -> list[Action]:
 
 
 def _place_job(job: Job, world: World, taken: set[tuple[str, str]], load: dict[str, int], found_again: set[tuple[str, str]]) -> list[Assign]:
+    if job.head.adopting and world.now - job.head.createdAt < FOUND_AGAIN_WITHIN * 1000:
+        return []
     todo = [
         (index, pod, before)
         for index, pod, before in waiting(job, world)

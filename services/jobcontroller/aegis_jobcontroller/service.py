@@ -22,12 +22,14 @@ from aegis_bus.identity import Identity
 from aegis_bus.lease import Lease
 from aegis_bus.service import Service, require_suitable, run_service
 from aegis_proto import subjects
+from aegis_proto.api import AdoptReply, RequestRefused, read_reply
 from aegis_proto.messages import BadMessage, Era, decode, encode
 
 from aegis_jobcontroller import metrics
 from aegis_jobcontroller.api import Api
-from aegis_jobcontroller.cache import Cache
+from aegis_jobcontroller.cache import FILTERS, Cache
 from aegis_jobcontroller.facts import News, Teller, facts
+from aegis_jobcontroller.lost import LATER, REFUSED_FOR, lost
 from aegis_jobcontroller.placer import Placer
 from aegis_jobcontroller.plan import plan, waiting
 from aegis_jobcontroller.world import World, excluded
@@ -42,6 +44,8 @@ SHARE = 5
 PAUSE, PAUSE_MAX = 0.5, 30.0
 """Seconds before what failed is done again: the bus is back soon, a fault of ours is waited for longer each time."""
 TELLERS = 16
+ADOPT_TIMEOUT = 20.0
+"""Seconds: as long as a master takes at most to answer."""
 
 
 class Controller:
@@ -52,6 +56,7 @@ class Controller:
         self._bus = bus
         self._placer = Placer(bus, credentials)
         self._teller = Teller()
+        self._asked: dict[tuple[object, ...], float] = {}
         self._known_era, self._era_of = Era(""), -1
 
     async def start(self, service: Service) -> None:
@@ -59,13 +64,14 @@ class Controller:
         cache = self.cache
         await self._bus.subscribe("aegis.view.job.*.state", cache.on_head, timeout=30.0)
         await self._bus.subscribe("aegis.node.*.hb", cache.on_beat, timeout=30.0)
-        for stream in ("NODES", "FLEET"):
+        for stream in FILTERS:
             service.spawn(cache.follow(stream), f"follow {stream}")
         service.spawn(cache.reread_heads(), "heads")
         service.spawn(cache.load_jobs(), "load")
         service.spawn(self._listen(service), "hearing")
         service.spawn(self._repeat(service, self._tell), "facts")
         service.spawn(self._repeat(service, self._place), "placements")
+        service.spawn(self._repeat(service, self._adopt), "lost jobs")
         await Api(self._bus, cache, self.tell).start()
 
     async def _listen(self, service: Service) -> None:
@@ -121,6 +127,27 @@ class Controller:
                 log.warning("own write %d of NODES not seen yet", seq)
         await asyncio.sleep(SHARE * busy)
         return bool(actions)
+
+    # --- jobs that the store has lost ------------------------------------------------------------------------------------------------
+
+    async def _adopt(self, world: World) -> bool:
+        """Ask the master to bring back what runs and is not known; each question again while it stands, not at once."""
+        now = time.monotonic()
+        self._asked = {key: until for key, until in self._asked.items() if until > now}
+        for ask in lost(world):
+            if ask.key in self._asked:
+                continue
+            job = ask.request.job
+            try:
+                reply = read_reply(AdoptReply, await self._bus.request(subjects.ADOPT, encode(ask.request), timeout=ADOPT_TIMEOUT))
+            except (RequestRefused, BadMessage) as error:
+                later = isinstance(error, RequestRefused) and error.code == "E108"
+                self._asked[ask.key] = now + (LATER if later else REFUSED_FOR)
+                log.warning("job %s runs, the store does not know it, and it is not brought back: %s", job, error)
+            else:
+                self._asked[ask.key] = now + LATER
+                log.warning("job %s was found running and is %s", job, "known already" if reply.existed else "brought back")
+        return False
 
     # --- facts -------------------------------------------------------------------------------------------------------------------
 

@@ -5,10 +5,10 @@ Everything here is a cache of the store and may be old: what is decided from it 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from aegis_proto.messages import NodeSpec, NodeStatus, Place, Slot, SlotStatus, Taint
+from aegis_proto.messages import Held, NodeSpec, NodeStatus, Place, Slot, SlotStatus, Taint
 from aegis_proto.phases import FailedReason, Mode
 from aegis_proto.state import Head, JobSpec, Pod
 
@@ -128,12 +128,16 @@ def free(node: Node, slot: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """`now` in ms since 1970."""
+    """`now` in ms since 1970. `era`: of the store that this was read from, "" when it has none. `held`: what daemons run that no record tells of."""
 
     jobs: Mapping[str, Job] = field(default_factory=dict)
     places: Mapping[tuple[str, str], Placed] = field(default_factory=dict)
     nodes: Mapping[str, Node] = field(default_factory=dict)
     now: int = 0
+    era: str = ""
+    known: Collection[str] = ()
+    """Every job that the store has a head of, readable or not."""
+    held: Sequence[Held] = ()
 
     def gone(self, placed: Placed) -> bool:
         """The platform knows by itself that nothing of this placement lives any more."""

@@ -1,4 +1,5 @@
-"""The master's requests: `aegis.rpc.master.do.<verb>.<namespace>` and `aegis.rpc.master.query.<verb>[.<namespace>]`, queue group `master`.
+"""The master's requests: `aegis.rpc.master.do.<verb>.<namespace>`, `aegis.rpc.master.query.<verb>[.<namespace>]` and `aegis.rpc.master.adopt`
+(`adoption`), queue group `master`.
 
 Any replica answers. `do.submit` writes the first state of a job (one batch, expected: none; a repeat with the same uid is the same job). The other
 acting verbs change nothing themselves: they write a Fact to REPORTS, which the owner applies in stream order, so a verb happens exactly once, whoever
@@ -9,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import re
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -40,6 +40,7 @@ from aegis_proto.phases import FactKind, Mode
 from aegis_proto.state import Head, Owner
 
 from aegis_master import events, machine, metrics
+from aegis_master.adoption import UID, Adoption
 from aegis_master.batch import last_sequence
 from aegis_master.intake import MAX_GRACE
 from aegis_master.ownership import Ownership
@@ -47,7 +48,6 @@ from aegis_master.queries import Queries
 from aegis_master.settings import MasterSettings
 
 log = structlog.get_logger("aegis.master.api")
-_UID = re.compile(r"[A-Za-z0-9-]{8,64}\Z")
 ANSWER_WITHIN = 20.0
 """Seconds: the right to answer lasts 30 s (`roles.RESPOND`)."""
 SIDE_BY_SIDE = 16
@@ -63,6 +63,7 @@ class Api:
         self.ownership = ownership
         self.queries = queries
         self.settings = settings
+        self.adoption = Adoption(bus, store, ownership)
         self._used = (0.0, -1e9)  # share of the store in use, when it was read
 
     async def start(self) -> None:
@@ -71,6 +72,7 @@ class Api:
             ("aegis.rpc.master.do.*.*", self._on_do),
             ("aegis.rpc.master.query.*", self._on_query),
             ("aegis.rpc.master.query.*.*", self._on_query),
+            (subjects.ADOPT, self._on_adopt),
         ):
             await self.bus.subscribe(subject, handler, queue="master", workers=SIDE_BY_SIDE)
 
@@ -108,6 +110,9 @@ class Api:
         else:
             await self._answer(msg, "unknown", lambda: _unknown(verb, ("submit", *ACTIONS)))
 
+    async def _on_adopt(self, msg: Msg) -> None:
+        await self._answer(msg, "adopt", lambda: self.adoption.adopt(msg.data))
+
     async def _on_query(self, msg: Msg) -> None:
         parts = msg.subject.split(".")
         verb, namespace = parts[4], parts[5] if len(parts) > 5 else ""
@@ -137,7 +142,7 @@ class Api:
                 f'E103 a job of namespace "{spec.namespace}" cannot be submitted to "{namespace}"',
                 "submit with credentials of the job's namespace",
             )
-        if _UID.match(request.uid) is None:
+        if UID.match(request.uid) is None:
             raise RequestRefused("E107", "E107 uid: 8 to 64 letters, digits and -, unguessable (a UUID)", "update the command line")
         if problems := validate(spec):
             raise RequestRefused(problems[0].code, problems[0].message, details=tuple(problem.message for problem in problems))
@@ -189,7 +194,7 @@ class Api:
     async def _act(self, verb: str, namespace: str, data: bytes) -> ActionReply:
         request = read_request(ActionRequest, data)
         head, seq = await self.find(namespace, request.job)
-        if _UID.match(request.requestId) is None:
+        if UID.match(request.requestId) is None:
             raise RequestRefused("E107", "E107 requestId: 8 to 64 letters, digits and - (a UUID)", "update the command line")
         if request.grace is not None and not 0 <= request.grace <= MAX_GRACE:
             raise RequestRefused("E116", f"E116 grace {request.grace:g} s is out of range: 0 to {MAX_GRACE:g} s")

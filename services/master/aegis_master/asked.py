@@ -124,7 +124,7 @@ def era(draft: Draft, event: EraChanged) -> None:
         return
     draft.set(adopting=True, adoptIncarnation=-2, adoptMax=-1)
     draft.each(lambda pod: replace(pod, boot="", oldBoot="", toQuit=False, mark="", suspect=False, gone=pod.gone and not pod.boot))
-    rounds.go(draft, Phase.RESTARTING, Trigger.ERA, cause="era")
+    rounds.go(draft, Phase.RESTARTING, Trigger.ERA, cause="era", message=event.message)
 
 
 def adopt(draft: Draft) -> None:

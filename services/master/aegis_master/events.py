@@ -213,6 +213,8 @@ class EraChanged:
     """New era of the store: adopt a running training instead of restarting it."""
 
     era: str
+    message: str = ""
+    """For the story, when there is more to say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,9 @@ always holds.
 
 from __future__ import annotations
 
-from aegis_proto.ids import pod_name
+from collections.abc import Mapping
+
+from aegis_proto.ids import pod_index, pod_name
 from aegis_proto.phases import FailedReason, LedgerState, Mode, Phase
 from aegis_proto.state import SHARD, Deadline, Head, JobSpec, JobState, Ledger, Pod, Transition
 
@@ -24,13 +26,17 @@ from aegis_master.draft import Draft, counts_of, tally_of
 from aegis_master.events import Effect, Event
 from aegis_master.transitions import Trigger
 
+NO_ATTEMPTS: Mapping[str, int] = {}
 MAX_EDGES = 8
 """Edges one step may take; more would be a loop in the table."""
 
 
-def create(job: str, spec: JobSpec, uid: str, era: str, now: int) -> JobState:
-    """A new job in Pending, all places empty and free to be filled. `now` in ms since 1970."""
-    shards = tuple((Pod(gone=True, ts=now),) * min(SHARD, spec.workers - start) for start in range(0, spec.workers, SHARD))
+def create(job: str, spec: JobSpec, uid: str, era: str, now: int, *, attempts: Mapping[str, int] = NO_ATTEMPTS) -> JobState:
+    """A new job in Pending, all places empty and free to be filled. `now` in ms since 1970; `attempts`: pod -> attempt, where not 1."""
+    pods = [Pod(gone=True, ts=now)] * spec.workers
+    for pod, attempt in attempts.items():
+        pods[pod_index(pod)] = Pod(gone=True, ts=now, attempt=attempt)
+    shards = tuple(tuple(pods[start : start + SHARD]) for start in range(0, spec.workers, SHARD))
     assert transitions.find(None, Phase.PENDING, Trigger.CREATED) is not None
     english, chinese = story.sentence(Trigger.CREATED)
     retries = story.retries(shards)
@@ -54,6 +60,15 @@ def create(job: str, spec: JobSpec, uid: str, era: str, now: int) -> JobState:
     draft = Draft(JobState(head, shards, spec), now)
     orders.give(draft, orders.ORDER_OF[Phase.PENDING])
     return draft.state()
+
+
+LOST = "its store was lost; what its workers say is taken over, its counts begin anew"
+
+
+def found(job: str, spec: JobSpec, uid: str, era: str, now: int, *, attempts: Mapping[str, int]) -> JobState:
+    """A job that runs and that the store of `era` does not know: everybody is asked what runs. `attempts`: pod -> attempt, as far as known."""
+    state, _ = step(create(job, spec, uid, "", now, attempts=attempts), events.EraChanged(era, LOST), now)
+    return state
 
 
 def step(state: JobState, event: Event, now: int) -> tuple[JobState, tuple[Effect, ...]]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 from aegis_bus.connection import Bus
@@ -17,8 +18,21 @@ from aegis_credentials import jwt
 from aegis_credentials.keys import Nkey
 from aegis_proto import messages, subjects
 from aegis_proto.api import DeadLetter, RequestRefused, read_reply
-from aegis_proto.credapi import IssueReply, IssueRequest, JoinReply, JoinRequest, RevokeReply, RevokeRequest
+from aegis_proto.credapi import (
+    Claim,
+    Given,
+    IssueReply,
+    IssueRequest,
+    JoinReply,
+    JoinRequest,
+    RevokeReply,
+    RevokeRequest,
+    VouchReply,
+    VouchRequest,
+    spec_digest,
+)
 from aegis_proto.enroll import Refused
+from aegis_proto.state import Head
 from conftest_credentials import Running, add_job, change_job, running
 from harness.site import Secured
 from harness.waiting import until
@@ -277,3 +291,60 @@ async def test_who_may_ask_is_the_buss_to_say(secured: Secured, service: Running
             with pytest.raises(NotAllowed):
                 await person.request(do(verb), b"{}")
         await person.close()
+
+
+async def given_of(secured: Secured, job: str) -> Given:
+    """What the deeds of `job` say, from the store as it is."""
+    bus = await secured.bus("admin")
+    stored, spec = await bus.get("CTL", subjects.job_state(job)), await bus.get("CTL", subjects.job_spec(job))
+    await bus.close()
+    assert stored is not None and spec is not None
+    head = messages.decode(Head, stored.data)
+    return Given(job, head.uid, head.namespace, head.workerNum, head.era, spec_digest(spec.data))
+
+
+async def vouched(bus: Bus, given: Given, *claims: Claim, scope: str = "") -> dict[str, int]:
+    subject = do("vouch", scope or given.namespace)
+    return read_reply(VouchReply, await bus.request(subject, messages.encode(VouchRequest(given, claims)))).held
+
+
+async def test_a_deed_is_vouched_for_also_when_the_store_has_lost_the_job(secured: Secured, service: Running, controller: Bus) -> None:
+    await add_job(secured, "deed-000001")
+    replies = {pod: await join(controller, "deed-000001", pod) for pod in ("w0", "w1")}
+    given = await given_of(secured, "deed-000001")
+    admin, master = await secured.bus("admin"), await secured.bus("master")
+    await admin.call("$JS.API.STREAM.PURGE.CTL", messages.encode({"filter": "aegis.job.deed-000001.>"}))
+    assert await admin.get("CTL", subjects.job_state("deed-000001")) is None
+    claims = [Claim(pod, 1, reply.deed) for pod, reply in replies.items()]
+    assert await vouched(master, given, *claims) == {"w0": 1, "w1": 1}
+    # a deed that is not right spoils no other
+    assert await vouched(master, given, claims[0], Claim("w1", 1, "A" * 43), Claim("w1", 2, replies["w1"].deed)) == {"w0": 1}
+    await admin.close()
+    await master.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        dict(job="deed-000003"),
+        dict(uid="00000000-0000-4000-8000-000000000000"),
+        dict(namespace="other"),
+        dict(workers=4),
+        dict(era="01zzzzzzzzzzzzzzzzzzzzzzzz"),
+        dict(digest=spec_digest(b"{}")),
+    ],
+)
+async def test_a_deed_says_nothing_of_another_job_or_specification(
+    secured: Secured, service: Running, controller: Bus, change: dict[str, Any]
+) -> None:
+    if "deed-000002" not in secured.jobs:
+        await add_job(secured, "deed-000002")
+    claim = Claim("w0", 1, (await join(controller, "deed-000002")).deed)
+    given, master = await given_of(secured, "deed-000002"), await secured.bus("master")
+    assert await vouched(master, given, claim) == {"w0": 1}
+    assert await vouched(master, msgspec.structs.replace(given, **change), claim) == {}
+    for other in (Claim("w1", 1, claim.deed), Claim("w0", 2, claim.deed), Claim("w0", 1, claim.deed[:-1]), Claim("w0", 1, "")):
+        assert await vouched(master, given, other) == {}
+    with pytest.raises(RequestRefused, match="E107"):
+        await vouched(master, given, claim, scope="elsewhere")
+    await master.close()

@@ -23,7 +23,7 @@ from aegis_bus.connection import Bus, Msg
 from aegis_bus.identity import Identity
 from aegis_bus.natsserver import NatsServer
 from aegis_proto import subjects
-from aegis_proto.messages import NodeSpec, NodeStatus, Slot, SlotStatus, decode, encode, raw
+from aegis_proto.messages import Held, NodeSpec, NodeStatus, Slot, SlotStatus, decode, encode, raw
 from aegis_proto.state import JobSpec
 from aegis_proto.streams import stream_configs
 from harness.waiting import until
@@ -409,3 +409,69 @@ async def test_a_daemon_killed_at_any_point_runs_each_attempt_once(nodes: Nodes,
     gone = await nodes.reaches("gone")
     assert gone.exitCode == 6 and gone.clean and alive(uid) == []
     assert len(starts.read_text().splitlines()) == 1
+
+
+async def held_of(nodes: Nodes, slot: str = "0") -> Held | None:
+    stored = await nodes.bus.get("HELD", subjects.node_held("n1", slot))
+    return decode(Held, stored.data) if stored is not None and not stored.marker else None
+
+
+async def forget(nodes: Nodes, *streams: str) -> None:
+    for stream in streams:
+        await nodes.bus.request(f"$JS.API.STREAM.PURGE.{stream}", b"")
+
+
+async def wake(nodes: Nodes) -> None:
+    """A core message on a slot's subject makes the daemon read its slots; NODES does not take this one."""
+    headers = {"Nats-Expected-Last-Subject-Sequence": "999999"}
+    await nodes.bus.call(subjects.node_slot("n1", "0"), b"{}", headers)
+
+
+async def test_a_lost_record_is_told_with_its_deed_and_without_its_token(nodes: Nodes, uid: str) -> None:
+    daemon = nodes.start()
+    slot = msgspec.structs.replace(slot_of(uid, SLEEP, 3), era="era-1", deed="deed-of-w0")
+    await nodes.put(slot)
+    runs = await nodes.reaches("running")
+    await forget(nodes, "NODES", "FLEET")
+    await wake(nodes)
+    held = await until(lambda: held_of(nodes), 40, "what runs")
+    assert held == Held("job-a", uid, "default", "w0", 3, 1, "era-1", "deed-of-w0", slot.spec)
+    assert (nodes.folder / "n1" / "slots" / "0" / "held.json").stat().st_mode & 0o777 == 0o600
+    # a daemon that was killed meanwhile knows it too, and what runs goes on
+    daemon.kill()
+    daemon.wait()
+    await forget(nodes, "HELD")
+    nodes.start()
+    assert await until(lambda: held_of(nodes), 40, "what runs") == held
+    assert (await nodes.reaches("running")).pid == runs.pid
+    # recorded again: nothing more is told
+    await nodes.put(msgspec.structs.replace(slot, era="era-2", deed="new-deed"))
+    await until(lambda: "new-deed" in (nodes.folder / "n1" / "slots" / "0" / "held.json").read_text(), 40, "kept")
+    await forget(nodes, "HELD")
+    await wake(nodes)
+    await nodes.put(msgspec.structs.replace(slot, era="era-2", deed="new-deed", stop=True))
+    await nodes.reaches("gone")
+    assert await held_of(nodes) is None
+
+
+@pytest.mark.parametrize("what", ["plain", "released", "without a deed"])
+async def test_what_is_no_lost_worker_is_not_told(nodes: Nodes, uid: str, what: str) -> None:
+    """A plain one is nobody's to adopt; one that was told to leave leaves, whatever the store says later; one that never got a deed has none."""
+    nodes.start("n1", "--slots", "2")
+    env = {"plain": {"PLAIN": "1"}, "released": {"DEAF": "1"}}.get(what, {})
+    spec = raw(JobSpec("job-a", SLEEP, env=env, stopGrace=10.0))
+    slot = msgspec.structs.replace(slot_of(uid), spec=spec, era="era-1", deed="" if what == "without a deed" else "deed")
+    other = msgspec.structs.replace(slot_of(f"{uid}b"[-36:], job="job-b"), era="era-1", deed="deed")
+    await nodes.put(slot)
+    await nodes.put(other, name="1")
+    await nodes.reaches("running", plain=what == "plain")
+    await nodes.reaches("running", slot="1")
+    await until(lambda: len(alive(uid)) == 2, 40, "the command runs")
+    if what == "released":
+        await nodes.put(Slot())
+        await until(lambda: not (nodes.folder / "n1" / "slots" / "0" / "held.json").exists(), 40, "read")
+    await forget(nodes, "NODES")
+    await wake(nodes)
+    assert (await until(lambda: held_of(nodes, "1"), 40, "the daemon has looked at both")).job == "job-b"
+    assert await held_of(nodes) is None
+    assert alive(uid)

@@ -10,7 +10,7 @@ from harness.waiting import until
 
 pytestmark = pytest.mark.timeout(60)
 
-STREAMS = ("CTL", "NODES", "FLEET", "REPORTS", "EVENTS", "STORY", "LOGS", "METRICS", "BLOBS", "DLQ")
+STREAMS = ("CTL", "NODES", "FLEET", "REPORTS", "EVENTS", "STORY", "LOGS", "METRICS", "BLOBS", "DLQ", "HELD")
 
 # --- what it must be able to do --------------------------------------------------------------------------------------------------
 
@@ -100,6 +100,8 @@ FOREIGN = [
     subjects.lease("m1"),
     subjects.place(A, "w0"),
     subjects.node_slot("n1", 0),
+    subjects.node_held("n1", 0),
+    subjects.ADOPT,
     subjects.node_taint("n1"),
     subjects.node_spec("n1"),
     subjects.node_status("n1"),
@@ -111,6 +113,7 @@ FOREIGN = [
     subjects.rpc_query("master", "jobs"),
     subjects.rpc_do("master", "stop", "default"),
     subjects.rpc_do("credentials", "join", "default"),
+    subjects.rpc_do("credentials", "vouch", "default"),
     subjects.rpc_do("credentials", "issue", "default"),
     subjects.rpc_do("credentials", "revoke", "default"),
 ]
@@ -196,6 +199,7 @@ async def test_an_agent_may_not_write_into_a_foreign_inbox(raw: RawOf) -> None:
         f"aegis.job.{A}.hb.*",
         f"aegis.job.{A}.fact.*",
         subjects.node_slot("n1", 0),
+        subjects.node_held("n1", 0),
         "aegis.node.>",
         "aegis.rpc.>",
         "aegis.dlq.>",

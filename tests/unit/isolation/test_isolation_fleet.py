@@ -7,7 +7,7 @@ from aegis_proto import subjects
 from harness.site import A, B, RawOf, Secured
 from harness.waiting import until
 
-NODES_STREAMS = ("CTL", "NODES", "FLEET", "REPORTS", "EVENTS", "LOGS", "METRICS", "BLOBS", "DLQ", "STORY")
+NODES_STREAMS = ("CTL", "NODES", "FLEET", "REPORTS", "EVENTS", "LOGS", "METRICS", "BLOBS", "DLQ", "STORY", "HELD")
 
 
 @pytest.mark.parametrize(
@@ -15,6 +15,7 @@ NODES_STREAMS = ("CTL", "NODES", "FLEET", "REPORTS", "EVENTS", "LOGS", "METRICS"
     [
         (subjects.node_spec("n1"), "FLEET"),
         (subjects.node_status("n1"), "FLEET"),
+        (subjects.node_held("n1", 0), "HELD"),
         (subjects.node_event("n1", "xid"), "EVENTS"),
         (subjects.net_counter("n1"), "METRICS"),
     ],
@@ -54,6 +55,8 @@ async def test_a_daemons_heartbeat_and_status_reach_the_job_controller(raw: RawO
     [
         subjects.node_spec("n2"),
         subjects.node_status("n2"),
+        subjects.node_held("n2", 0),
+        "aegis.node.n1.held.0.more",
         subjects.node_hb("n2"),
         subjects.node_event("n2", "xid"),
         subjects.net_counter("n2"),
@@ -81,6 +84,10 @@ async def test_a_daemons_heartbeat_and_status_reach_the_job_controller(raw: RawO
         subjects.rpc_query("master", "jobs"),
         subjects.rpc_do("master", "stop", "default"),
         subjects.rpc_do("credentials", "join", "default"),
+        subjects.rpc_do("credentials", "vouch", "default"),
+        subjects.ADOPT,
+        f"$JS.API.DIRECT.GET.HELD.{subjects.node_held('n1', 0)}",
+        f"$JS.API.DIRECT.GET.HELD.{subjects.node_held('n2', 0)}",
         f"$JS.API.DIRECT.GET.NODES.{subjects.node_slot('n2', 0)}",
         "$JS.API.DIRECT.GET.NODES.aegis.node.*.slot.0",
         f"$JS.API.DIRECT.GET.NODES.{subjects.node_taint('n1')}",

@@ -24,7 +24,12 @@ AGENT_STREAMS = {
     "METRICS": subjects.job_metric(A, "w0"),
     "BLOBS": subjects.blob(A, "w0", "x"),
 }
-NODE_STREAMS = {"FLEET": subjects.node_status("n1"), "EVENTS": subjects.node_event("n1", "xid"), "METRICS-of-nodes": subjects.net_counter("n1")}
+NODE_STREAMS = {
+    "FLEET": subjects.node_status("n1"),
+    "HELD": subjects.node_held("n1", 0),
+    "EVENTS": subjects.node_event("n1", "xid"),
+    "METRICS-of-nodes": subjects.net_counter("n1"),
+}
 POWERS = {
     "rollup of the stream": {"Nats-Rollup": "all"},
     "rollup of the subject": {"Nats-Rollup": "sub"},

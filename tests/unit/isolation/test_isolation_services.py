@@ -42,7 +42,7 @@ WRITES = {
 READS = {
     "credentials": ["CTL"],
     "master": ["CTL", "REPORTS", "EVENTS", "STORY"],
-    "jobcontroller": ["CTL", "NODES", "FLEET"],
+    "jobcontroller": ["CTL", "NODES", "FLEET", "HELD"],
     "lognexus": ["LOGS", "METRICS", "BLOBS", "EVENTS"],
     "lemon": ["METRICS", "EVENTS", "STORY"],
     "netmon": ["METRICS", "EVENTS"],
@@ -50,7 +50,7 @@ READS = {
 GETS = {
     "credentials": ["CTL"],
     "master": ["CTL", "NODES", "FLEET", "EVENTS", "STORY"],
-    "jobcontroller": ["CTL", "NODES", "FLEET"],
+    "jobcontroller": ["CTL", "NODES", "FLEET", "HELD"],
     "lognexus": ["CTL", "EVENTS"],
     "lemon": ["NODES", "FLEET", "EVENTS", "STORY"],
     "netmon": ["FLEET", "EVENTS"],
@@ -106,6 +106,17 @@ async def test_a_service_hears_its_subjects(raw: RawOf, role: str, subject: str)
     assert not await service.subscribe(subject)
 
 
+@pytest.mark.parametrize("role", WORKERS)
+async def test_what_daemons_hold_is_read_by_the_job_controller_alone_and_written_by_no_service(raw: RawOf, role: str) -> None:
+    """It carries specifications, with what a user put into the environment."""
+    service = await raw(role)
+    assert await service.publish(subjects.node_held("n1", 0))
+    assert await service.subscribe("aegis.node.*.held.*")
+    assert bool(await service.publish(f"$JS.API.DIRECT.GET.HELD.{subjects.node_held('n1', 0)}")) is (role != "jobcontroller")
+    assert bool(await service.publish(subjects.ADOPT)) is (role != "jobcontroller")
+    assert bool(await service.publish(subjects.rpc_do("credentials", "vouch", "ml"))) is (role != "master")
+
+
 EVERY_WRITE = sorted({subject for subjects_ in WRITES.values() for subject in subjects_})
 
 
@@ -130,7 +141,7 @@ POWERS = [
     *(
         f"$JS.API.STREAM.{verb}.{stream}"
         for verb in ("CREATE", "UPDATE", "DELETE", "PURGE", "MSG.DELETE", "SNAPSHOT", "RESTORE")
-        for stream in ("CTL", "REPORTS", "NODES")
+        for stream in ("CTL", "REPORTS", "NODES", "HELD")
     ),
     "$JS.API.STREAM.CREATE.EVIL",
     "$JS.API.CONSUMER.DURABLE.CREATE.CTL.x",

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from aegis_jobcontroller import checked
-from aegis_proto.messages import BadMessage, NodeSpec, NodeStatus, Place, Slot, SlotStatus, Taint
+from aegis_proto.messages import BadMessage, Held, NodeSpec, NodeStatus, Place, Slot, SlotStatus, Taint
 
 GOOD = SlotStatus("0", "job-a", "uid-a", "w0", 1, "running", 7)
 
@@ -70,3 +70,29 @@ def test_places_slots_and_taints_say_what_their_subject_says() -> None:
     ):
         with pytest.raises(BadMessage):
             bad()
+
+
+BAD_HELD: list[dict[str, Any]] = [
+    dict(job="A b"),
+    dict(namespace=""),
+    dict(uid=""),
+    dict(uid="u" * 65),
+    dict(pod="w00"),
+    dict(attempt=0),
+    dict(attempt=10**12),
+    dict(workers=0),
+    dict(workers=20_001),
+    dict(deed=""),
+    dict(deed="d" * 65),
+    dict(era="e" * 65),
+]
+
+
+@pytest.mark.parametrize("change", BAD_HELD)
+def test_a_held_worker_that_cannot_be_is_refused(change: dict[str, Any]) -> None:
+    good = Held("job-a", "uid-a", "ml", "w0", 1, 3, "era-1", "deed")
+    assert checked.held(good, "0") == good
+    with pytest.raises(BadMessage):
+        checked.held(msgspec.structs.replace(good, **change), "0")
+    with pytest.raises(BadMessage):
+        checked.held(good, "32")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from aegis_jobcontroller.pending import describe, pending
-from aegis_jobcontroller.plan import Assign, Release, Retire, Stop, plan
+from aegis_jobcontroller.plan import FOUND_AGAIN_WITHIN, Assign, Release, Retire, Stop, plan
 from aegis_jobcontroller.world import EMPTY, Holding, Placed, World, excluded, free
 from aegis_proto.ids import pod_name
 from aegis_proto.messages import Place, Slot, SlotStatus, Taint
@@ -255,6 +255,17 @@ def test_a_worker_of_an_ended_or_unknown_job_or_of_an_older_attempt_is_not_recor
     assert plan(make_world([ended], [node])) == [] and plan(make_world([], [node])) == []
     later = make_job("job-a", 1, {0: dict(attempt=2)}, **RESTARTS)
     assert plan(make_world([later], [node])) == []
+
+
+def test_a_job_that_was_brought_back_begins_no_worker_before_all_daemons_had_their_say() -> None:
+    """One may run on a node that has not been heard of since the store was lost."""
+    found = dict(adopting=True, phase=Phase.RESTARTING, createdAt=NOW)
+    job = make_job("job-a", 2, {}, **found)
+    nodes = [make_node("n1"), make_node("n2", 1, {"0": told(job, 0, "running")})]
+    world = make_world([job], nodes)
+    assert plan(world) == [Assign("job-a", "w0", 1, "n2", "0", 0, 0)]
+    later = replace(world, now=NOW + int(FOUND_AGAIN_WITHIN * 1000))
+    assert assigned(plan(later)) == {"w0": "n2", "w1": "n1"}
 
 
 # --- properties over random worlds ---------------------------------------------------------------------------------------------

@@ -190,3 +190,17 @@ def test_what_an_agent_says_of_itself_cannot_blow_up_a_shard() -> None:
     state, _ = machine.step(job(1), events.PodReady(0, 1, "b" * 32, "i" * 999, "n" * 999, "u" * 999), 0)
     assert len(msgspec.json.encode(state.shards[0])) * 256 <= 128 * 1024
     assert machine.step(job(1), events.PodReady(0, 1, "b" * 33), 0)[1] == (events.Dropped("boot"),)
+
+
+def test_a_job_that_is_found_running_asks_what_runs_and_begins_its_counts_anew() -> None:
+    state = machine.found("j-1", JobSpec("j", workers=300, maxRetry=2), "uid", "era2", 1000, attempts={"w1": 3, "w299": 2})
+    head = state.head
+    assert (head.phase, head.era, head.adopting, head.order.phase) == (Phase.RESTARTING, "era2", True, OrderPhase.WAIT)
+    assert (head.recoverCount, head.failures, head.maxRetry, head.uid) == (0, 0, 2, "uid")
+    assert [len(shard) for shard in state.shards] == [256, 44]
+    assert {i: pod.attempt for i, pod in enumerate(state.pods()) if pod.attempt != 1} == {1: 3, 299: 2}
+    assert head.order.attempts == ((1, 1), (3, 1), (1, 297), (2, 1))
+    assert machine.LOST in head.recent[-1].message
+    for index, pod in enumerate(state.pods()):
+        state, _ = machine.step(state, events.PodReady(index, pod.attempt, f"b{index}", running=True, incarnation=4), 2000)
+    assert (state.head.phase, state.head.incarnation, state.head.recoverCount) == (Phase.RUN_COMMAND, 4, 0)
