@@ -29,6 +29,7 @@ from aegis_lognexus.api import Api
 from aegis_lognexus.intake import Intake
 from aegis_lognexus.judging import Judging
 from aegis_lognexus.share import Shares
+from aegis_lognexus.sinks import Sender, target
 from aegis_lognexus.store import LogStore, StoreSettings
 
 log = logging.getLogger(__name__)
@@ -92,6 +93,7 @@ async def start(service: Service) -> None:
             service.spawn(era.follow(), "era"),
             service.spawn(intake.run(), "lines"),
             service.spawn(judging.run(), "verdicts"),
+            *(service.spawn(Sender(store.folder, target(url)).run(), f"sink {n}") for n, url in enumerate(settings.lognexus.sinks)),
         ]
         await Api(bus, store, shares).start()
         await service.stopping.wait()
@@ -120,5 +122,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     if (replica := settings.service.replica) and not is_id(replica):
         sys.stderr.write(f'E130 service.replica "{replica}": use a-z, 0-9 and -, at most 40. Nearest: {nearest_id(replica)}\n')
+        return 2
+    try:
+        for url in settings.lognexus.sinks:
+            target(url)
+    except ValueError as error:
+        sys.stderr.write(f"{error}\n")
         return 2
     return run_service(SERVICE, start, settings)
