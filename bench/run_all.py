@@ -22,6 +22,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "order_scale": (),
     "agent_rest": (),
     "recovery": (),
+    "lemon_lanl": (),
 }
 """Script -> arguments; roughly by how long they take."""
 

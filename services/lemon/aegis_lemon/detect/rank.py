@@ -1,0 +1,184 @@
+"""Nodes in order of suspicion, by one of several detectors, with what decided. Pure.
+
+blame     failures without a name split over their jobs' nodes, then healthy nodes and lemons as two rates (default)
+mixture   the two rates on failures that name their node
+shrinkage P(rate > times x the fleet's mean) under a Gamma prior fitted to the fleet
+count     failures that name the node
+rules     the seed's rules A and B
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aegis_lemon.history.observe import Observed
+
+from .guards import Guards, group_rates, strata, withheld_by_cap, withheld_by_users
+from .rates import lemon_posterior, shrunk, split_blame, two_rates
+from .rules import Rules, apply_rules
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+class DetectError(ValueError):
+    """A detector or threshold that is not there."""
+
+    code = "E140"
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """At which a score flags; costs decide the posterior's: flag when P cost(miss) > (1 - P) cost(false alarm), 0.5 at equal costs."""
+
+    posterior: float = 0.5
+    count: float = 3.0
+    certain: float = 0.9
+    times: float = 5.0
+    probation_odds: float = 10.0
+    """Prior odds of a node on probation (repaired within the window, or holding a part that left one), against a new one."""
+    rules: Rules = field(default_factory=Rules)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Per node: the score, whether it flags, the failures that it rests on (blame included), and what else to say."""
+
+    score: Floats
+    flagged: Bools
+    failures: Floats
+    because: Callable[[int], str] | None = None
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """One node."""
+
+    node: str
+    score: float
+    flagged: bool
+    signals: dict[str, float]
+    failures: float
+    exposure: float
+    times_fleet: float
+    reason: str = ""
+    withheld: str = ""
+    probation: bool = False
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """All nodes, worst first."""
+
+    nodes: list[Ranked]
+    detector: str
+    fleet_rate: float
+    """Failures per 1000 node-days."""
+
+    @property
+    def flagged(self) -> list[Ranked]:
+        return [node for node in self.nodes if node.flagged]
+
+
+def _posterior(observed: Observed, count: Floats, set_: NDArray[np.int64], guards: Guards, thresholds: Thresholds) -> tuple[Floats, dict[int, str]]:
+    c, e = count[set_], observed.exposure[set_]
+    mixture = two_rates(c, e)
+    if mixture.healthy <= 0:
+        return np.zeros(len(set_)), {}
+    share = np.full(len(set_), mixture.share)
+    on_probation = observed.probation[set_]
+    odds = thresholds.probation_odds * mixture.share / (1 - mixture.share)
+    share[on_probation] = odds / (1 + odds)
+    posterior = np.where(on_probation, lemon_posterior(c, e, mixture.healthy, mixture.lemon, share), mixture.posterior)
+    reasons: dict[int, str] = {}
+    if guards.groups:
+        for what, groups in (("rack", observed.rack), ("switch", observed.switch)):
+            common = group_rates(count, observed.exposure, groups, guards)[set_]
+            healthy = np.maximum(mixture.healthy, common)
+            alone = lemon_posterior(c, e, healthy, np.maximum(mixture.lemon, 4 * healthy), share)
+            for index in np.flatnonzero((posterior > thresholds.posterior) & (alone <= thresholds.posterior) & (common > mixture.healthy)):
+                times = common[index] / mixture.healthy
+                reasons.setdefault(int(set_[index]), f"its {what} {groups[int(set_[index])]} fails {times:.0f} times as often as a healthy node")
+    return posterior, reasons
+
+
+def _by_posterior(observed: Observed, count: Floats, guards: Guards, thresholds: Thresholds) -> tuple[Scored, dict[int, str]]:
+    score = np.zeros(len(observed.names))
+    withheld: dict[int, str] = {}
+    for set_ in strata(observed, guards):
+        score[set_], reasons = _posterior(observed, count, set_, guards, thresholds)
+        withheld |= reasons
+    return Scored(score, score > thresholds.posterior, count), withheld
+
+
+def _blame(observed: Observed, guards: Guards, thresholds: Thresholds) -> tuple[Scored, dict[int, str]]:
+    return _by_posterior(observed, split_blame(observed.hard, observed.exposure, observed.blame), guards, thresholds)
+
+
+def _mixture(observed: Observed, guards: Guards, thresholds: Thresholds) -> tuple[Scored, dict[int, str]]:
+    return _by_posterior(observed, observed.hard, guards, thresholds)
+
+
+def _shrinkage(observed: Observed, guards: Guards, thresholds: Thresholds) -> tuple[Scored, dict[int, str]]:
+    score = np.zeros(len(observed.names))
+    for set_ in strata(observed, guards):
+        score[set_] = shrunk(observed.hard[set_], observed.exposure[set_], thresholds.times)[1]
+    return Scored(score, score > thresholds.certain, observed.hard), {}
+
+
+def _count(observed: Observed, guards: Guards, thresholds: Thresholds) -> tuple[Scored, dict[int, str]]:
+    return Scored(observed.hard, observed.hard >= thresholds.count, observed.hard), {}
+
+
+def _rules(observed: Observed, guards: Guards, thresholds: Thresholds) -> tuple[Scored, dict[int, str]]:
+    rule_a, rule_b = apply_rules(observed, thresholds.rules)
+
+    def because(node: int) -> str:
+        return " and ".join(name for name, rule in (("rule A", rule_a), ("rule B", rule_b)) if rule[node])
+
+    return Scored(rule_a.astype(float) + rule_b.astype(float), rule_a | rule_b, observed.hard, because), {}
+
+
+DETECTORS: dict[str, Callable[[Observed, Guards, Thresholds], tuple[Scored, dict[int, str]]]] = {
+    "blame": _blame,
+    "mixture": _mixture,
+    "shrinkage": _shrinkage,
+    "count": _count,
+    "rules": _rules,
+}
+
+
+def rank(observed: Observed, detector: str = "blame", guards: Guards | None = None, thresholds: Thresholds | None = None) -> Ranking:
+    """Every node, worst first; `flagged` after the guards."""
+    if detector not in DETECTORS:
+        raise DetectError(f'detector "{detector}": expected one of {", ".join(DETECTORS)}')
+    guards, thresholds = guards or Guards(), thresholds or Thresholds()
+    scored, withheld = DETECTORS[detector](observed, guards, thresholds)
+    withheld |= withheld_by_users(observed, scored.flagged, guards)
+    flagged = scored.flagged.copy()
+    flagged[[node for node in withheld if flagged[node]]] = False
+    capped = withheld_by_cap(scored.score, flagged, guards, len(flagged))
+    flagged[list(capped)] = False
+    withheld |= capped
+    total = max(float(observed.exposure.sum()), 1e-9)
+    fleet = float(scored.failures.sum()) / total
+    rate = scored.failures / np.maximum(observed.exposure, 1e-9)
+    nodes = []
+    for node, name in enumerate(observed.names):
+        times = float(rate[node]) / fleet if fleet > 0 and observed.exposure[node] > 0 else 0.0
+        why = scored.because(node) if scored.because else ""
+        failures, days = scored.failures[node], observed.exposure[node]
+        text = f"{failures:.3g} failures in {days:.3g} days {'in service' if observed.by_calendar else 'in jobs'}, {times:.0f} times the fleet"
+        nodes.append(
+            Ranked(
+                name, float(scored.score[node]), bool(flagged[node]), {key: float(values[node]) for key, values in observed.signals.items()},
+                float(scored.failures[node]), float(observed.exposure[node]), times, (f"{why}: {text}" if why else text) if failures else "",
+                withheld.get(node, "") if scored.flagged[node] else "", bool(observed.probation[node]),
+            )
+        )  # fmt: skip
+    nodes.sort(key=lambda node: (not node.flagged, -node.score, -node.failures, node.node))
+    return Ranking(nodes, detector, fleet * 1000)

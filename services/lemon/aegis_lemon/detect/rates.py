@@ -1,0 +1,147 @@
+"""Failure rates from counts and exposure: blame split over jobs, shrinkage towards the fleet, and a mixture of healthy nodes and lemons. Pure.
+
+c failures and e node-days per node throughout. Poisson counts; see the closed forms in the tests for what 28 days can tell at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import lgamma
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aegis_lemon.history.observe import Blame
+
+Floats = NDArray[np.float64]
+
+
+def split_blame(hard: Floats, exposure: Floats, blame: Blame, rounds: int = 60, prior: float = 0.2) -> Floats:
+    """Failures per node after splitting each unnamed one over its job's nodes by their rates (EM).
+
+    A weak Gamma prior of shape `prior` holds a node that was hardly seen at the fleet's mean.
+    """
+    if not len(blame):
+        return hard
+    failures = hard.sum() + len(blame)
+    mean = failures / max(exposure.sum(), 1e-9)
+    sizes = np.diff(blame.start)
+    rate = np.full(len(hard), mean)
+    for _ in range(rounds):
+        each = rate[blame.node]
+        share = each / np.repeat(np.add.reduceat(each, blame.start[:-1]), sizes)
+        counts = hard + np.bincount(blame.node, share, len(hard))
+        rate = (counts + prior) / (exposure + prior / mean)
+    found: Floats = counts
+    return found
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How far rates within a class differ: shapes of Gamma distributions (CV 1/sqrt(shape)), so that counts are negative binomial.
+
+    Lemons of one fleet differ more than its healthy nodes: with equal rates a mild one among extreme ones is missed.
+    """
+
+    healthy: float = 8.0
+    lemon: float = 3.0
+
+
+SPREAD = Spread()
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Rates per node-day of healthy nodes and lemons, the share of lemons, and the probability of being one."""
+
+    posterior: Floats
+    healthy: float
+    lemon: float
+    share: float
+
+
+def two_rates(count: Floats, exposure: Floats, rounds: int = 200, share: float = 0.012, ratio: float = 30.0) -> Mixture:
+    """EM for both rates and the share of lemons, kept within 0.2 to 5 %, the lemon rate at least 4 times the healthy one."""
+    total, days = float(count.sum()), float(exposure.sum())
+    if total == 0 or days <= 0:
+        return Mixture(np.zeros(len(count)), 0.0, 0.0, 0.0)
+    healthy, lemon = total / days / 2, total / days * ratio
+    posterior = np.zeros(len(count))
+    fixed = _fixed(count)
+    for _ in range(rounds):
+        posterior = _posterior(count, exposure, healthy, lemon, share, fixed=fixed)
+        share = min(0.05, max(0.002, float(posterior.mean())))
+        lemon = max(float((posterior * count).sum()) / max(1e-9, float((posterior * exposure).sum())), 4 * healthy)
+        healthy = max(1e-6, float(((1 - posterior) * count).sum()) / max(1e-9, float(((1 - posterior) * exposure).sum())))
+    return Mixture(posterior, healthy, lemon, share)
+
+
+def _fixed(count: Floats) -> Floats:
+    """The part of the log odds that no rate enters."""
+    k0, k1 = SPREAD.healthy, SPREAD.lemon
+    return np.array([lgamma(c + k1) - lgamma(k1) - lgamma(c + k0) + lgamma(k0) for c in count])
+
+
+def _posterior(count: Floats, exposure: Floats, healthy: float | Floats, lemon: float | Floats, share: float | Floats, *, fixed: Floats) -> Floats:
+    def likelihood(rate: float | Floats, shape: float) -> Floats:
+        found: Floats = -shape * np.log1p(np.asarray(rate) * exposure / shape) - count * np.log(shape / np.asarray(rate) + exposure)
+        return found
+
+    prior = np.asarray(share)
+    odds = likelihood(lemon, SPREAD.lemon) - likelihood(healthy, SPREAD.healthy) + fixed + np.log(prior / (1 - prior))
+    found: Floats = 1 / (1 + np.exp(-np.clip(odds, -50, 50)))
+    return found
+
+
+def lemon_posterior(count: Floats, exposure: Floats, healthy: float | Floats, lemon: float | Floats, share: float | Floats) -> Floats:
+    """P(lemon | c, e) for given rates and share of lemons; the log odds are clipped at 50."""
+    return _posterior(count, exposure, healthy, lemon, share, fixed=_fixed(count))
+
+
+def gamma_prior(count: Floats, exposure: Floats) -> tuple[float, float]:
+    """Shape and rate of a Gamma prior by moments, exposure taken into account."""
+    days = float(exposure.sum())
+    mean = float(count.sum()) / max(days, 1e-9)
+    if mean <= 0:
+        return 1.0, 1e9
+    variance = max(1e-12, float(((count - mean * exposure) ** 2 - mean * exposure).sum()) / max(1e-12, float((exposure**2).sum())))
+    return mean * mean / variance, mean / variance
+
+
+def gamma_sf(x: Floats, shape: Floats) -> Floats:
+    """P(Gamma(shape, 1) > x): series below shape + 1, continued fraction (Lentz) above, as in Numerical Recipes 6.2."""
+    x, a = np.broadcast_arrays(np.asarray(x, float), np.asarray(shape, float))
+    front = np.exp(-x + a * np.log(np.maximum(x, 1e-300)) - np.vectorize(lgamma, otypes=[float])(a))
+    term = 1 / a
+    series, k = term.copy(), a.copy()
+    for _ in range(2000):
+        k = k + 1
+        term = term * np.where(x < a + 1, x, 0.0) / k
+        series = series + term
+        if (term < series * 1e-14).all():
+            break
+    b = x + 1 - a
+    c, d = np.full(x.shape, 1e300), 1 / np.where(b == 0, 1e-300, b)
+    fraction = d.copy()
+    for i in range(1, 2000):
+        an = -i * (i - a)
+        b = b + 2
+        d = an * d + b
+        d = 1 / np.where(np.abs(d) < 1e-300, 1e-300, d)
+        c = b + an / c
+        c = np.where(np.abs(c) < 1e-300, 1e-300, c)
+        step = c * d
+        fraction = fraction * step
+        if (np.abs(np.where(x >= a + 1, step, 1.0) - 1) < 1e-14).all():
+            break
+    found: Floats = np.where(x <= 0, 1.0, np.where(x < a + 1, 1 - front * series, front * fraction))
+    return np.clip(found, 0.0, 1.0)
+
+
+def shrunk(count: Floats, exposure: Floats, times: float) -> tuple[Floats, Floats]:
+    """(posterior mean rate, P(rate > times x fleet mean)) under the fitted Gamma prior."""
+    shape, rate = gamma_prior(count, exposure)
+    mean = float(count.sum()) / max(float(exposure.sum()), 1e-9)
+    if mean <= 0:
+        return np.zeros(len(count)), np.zeros(len(count))
+    return (shape + count) / (rate + exposure), gamma_sf(times * mean * (rate + exposure), shape + count)

@@ -1,0 +1,126 @@
+"""Files of the documented format into a `History`. CSV is read in pieces with the line of each row; Parquet by the engine."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+
+from .schema import TABLES, HistoryError
+from .store import History
+
+PIECE = 50_000
+"""Rows at a time: memory stays bounded whatever the length of a file."""
+LONGEST = 16 * 1024 * 1024
+"""Characters of one cell: a job of 100,000 nodes."""
+ENDINGS = (".parquet", ".csv")
+
+
+def read(path: Path) -> History:
+    """A folder with jobs, events and nodes (.csv or .parquet, each may be absent), or one such file, told by its columns."""
+    history = History.empty()
+    files: dict[str, str] = {}
+    for table, file in _found(path):
+        files[table] = file.name
+        if file.suffix == ".parquet":
+            _read_parquet(history, table, file)
+        else:
+            _read_csv(history, table, file)
+    history.build(files)
+    return history
+
+
+def _found(path: Path) -> Iterator[tuple[str, Path]]:
+    if path.is_dir():
+        found = [(table, path / f"{table}{ending}") for table in TABLES for ending in ENDINGS if (path / f"{table}{ending}").is_file()]
+        if not found:
+            raise HistoryError(f"{path}: expected jobs.csv, events.csv or nodes.csv, or the same as .parquet")
+        for table in TABLES:
+            both = [file.name for name, file in found if name == table]
+            if len(both) > 1:
+                raise HistoryError(f"{path}: {' and '.join(both)}: which of them?")
+        yield from found
+    elif path.is_file():
+        columns = _parquet_columns(path) if path.suffix == ".parquet" else _header(path)
+        for table, shape in TABLES.items():
+            if set(shape.required) <= set(columns):
+                yield table, path
+                return
+        raise HistoryError(
+            f"{path}: columns {', '.join(columns) or 'none'}: expected at least {'; or '.join(', '.join(t.required) for t in TABLES.values())}"
+        )
+    else:
+        raise HistoryError(f"there is no file or folder {path}")
+
+
+def _header(path: Path) -> list[str]:
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
+        return [cell.strip().lower() for cell in next(csv.reader(lines), [])]
+
+
+def _check_columns(history: History, table: str, name: str, columns: list[str]) -> None:
+    missing = [column for column in TABLES[table].required if column not in columns]
+    if missing:
+        raise HistoryError(f"{name}: no column {', '.join(missing)}; there are {', '.join(columns) or 'none'}")
+    twice = sorted({column for column in columns if columns.count(column) > 1 and column in TABLES[table].columns})
+    if twice:
+        raise HistoryError(f"{name}: column {', '.join(twice)} is there more than once")
+    foreign = [column for column in columns if column not in TABLES[table].columns]
+    if foreign:
+        history.notes.append(f"{name}: columns not read: {', '.join(foreign)}")
+
+
+def _read_csv(history: History, table: str, path: Path) -> None:
+    columns = _header(path)
+    _check_columns(history, table, path.name, columns)
+    wanted = [(index, column) for index, column in enumerate(columns) if column in TABLES[table].columns]
+    before = csv.field_size_limit(LONGEST)
+    try:
+        with path.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
+            reader = csv.reader(lines)
+            next(reader)
+            kept: list[list[str]] = []
+            numbers: list[int] = []
+            while True:
+                line = reader.line_num + 1
+                try:
+                    row = next(reader, None)
+                except csv.Error as error:
+                    history.problem(path.name, line, str(error))
+                    continue
+                if row:
+                    if len(row) == len(columns):
+                        kept.append(row)
+                        numbers.append(line)
+                    else:
+                        history.problem(path.name, line, f"{len(row)} cells, the header has {len(columns)}")
+                if len(kept) >= PIECE or (row is None and kept):
+                    history.add(table, numbers, {column: [row[index] for row in kept] for index, column in wanted})
+                    kept, numbers = [], []
+                if row is None:
+                    return
+    finally:
+        csv.field_size_limit(before)
+
+
+def _parquet_columns(path: Path) -> list[str]:
+    import duckdb
+
+    try:
+        described = duckdb.connect().execute("DESCRIBE SELECT * FROM read_parquet(?)", [str(path)]).fetchall()
+    except duckdb.Error as error:
+        raise HistoryError(f"{path}: {str(error).splitlines()[0]}") from None
+    return [str(row[0]) for row in described]
+
+
+def _read_parquet(history: History, table: str, path: Path) -> None:
+    columns = _parquet_columns(path)
+    _check_columns(history, table, path.name, columns)
+    wanted = [column for column in columns if column in TABLES[table].columns]
+    described = history.rows_of("DESCRIBE SELECT * FROM read_parquet(?)", [str(path)])
+    lists = {row[0] for row in described if str(row[1]).endswith("[]")}
+    texts = [f"array_to_string(\"{c}\", ';')" if c in lists else f'CAST("{c}" AS VARCHAR)' for c in wanted]
+    named = ", ".join(f'"{column}"' for column in wanted)
+    history.db.execute(
+        f"INSERT INTO raw_{table} (line, {named}) SELECT row_number() OVER () + 1, {', '.join(texts)} FROM read_parquet(?)", [str(path)]
+    )  # fmt: skip
