@@ -41,7 +41,7 @@ variables
   started = FALSE,              \* RunCommand was entered
   booted = FALSE,               \* BootChecking was passed
   counted = FALSE,              \* this incarnation has its count: countedIncarnation = incarnation
-  holder = "none", evidence = 0, moved = FALSE,   \* (+) who holds the count, on what evidence, moved already
+  holder = "none", evidence = 0, moved = FALSE,   \* (+) who holds the count ("nobody": taken back), on what evidence, moved already
   massQuit = 0,                 \* (+) rounds repeated because most failed alike
   portRetries = 0, suspended = FALSE,
   adopting = FALSE, runs = "none", heard = "none", \* (+) new era: what all run so far; highest incarnation heard of
@@ -265,6 +265,17 @@ LateErrorL: while TRUE do
     await On("move") /\ phase \in {"Restarting","Troubleshooting"} /\ present[self[2]] /\ counted /\ ~moved /\ holder # self[2];
     with w = self[2], str \in {s \in {3, 2} : s > evidence} do
       retries := [retries EXCEPT ![holder] = @ - 1, ![w] = @ + 1]; holder := w; evidence := str; moved := TRUE;
+    end with;
+  end while;
+end process;
+
+process LateNotice \in Ids("lateNotice")         \* (+) a pod was being preempted before the run was stopped: its peers were heard first
+begin
+LateNoticeL: while TRUE do
+    await On("move") /\ On("preempt") /\ noise /\ phase \in {"Restarting","Troubleshooting"} /\ present[self[2]] /\ counted /\ holder # "nobody";
+    with f = failures - 1 do             \* taken back, once: nothing of this incarnation counts again
+      retries[holder] := retries[holder] - 1; failures := f; ended := ended - 1; recoverCount := Min(f, MaxRetry);
+      holder := "nobody"; evidence := 0; moved := TRUE;
     end with;
   end while;
 end process;
@@ -533,7 +544,7 @@ vars == << phase, mode, recoverCount, failures, shouldQuit, failedReason,
            placed, finished, errored, failed, retries, uncounted, toQuit, 
            mark, suspect, noise, ended >>
 
-ProcSet == {"create"} \cup (Ids("finish")) \cup (Ids("finishHung")) \cup (Ids("checked")) \cup (Ids("undiagnosed")) \cup (Ids("failing")) \cup (Ids("portTaken")) \cup (Ids("notStarted")) \cup (Ids("lateError")) \cup (Ids("mark")) \cup {"checkpoint"} \cup (Ids("ready")) \cup (Ids("lost")) \cup (Ids("left")) \cup (Ids("preempted")) \cup (Ids("notice")) \cup (Ids("running")) \cup (Ids("suspect")) \cup {"placing"} \cup {"round"} \cup {"hang"} \cup (Ids("plain")) \cup {"pending"} \cup (Ids("plainExit")) \cup {"stop"} \cup {"suspend"} \cup {"resume"} \cup {"restart"} \cup {"healthy"} \cup {"era"} \cup {"quiet"}
+ProcSet == {"create"} \cup (Ids("finish")) \cup (Ids("finishHung")) \cup (Ids("checked")) \cup (Ids("undiagnosed")) \cup (Ids("failing")) \cup (Ids("portTaken")) \cup (Ids("notStarted")) \cup (Ids("lateError")) \cup (Ids("lateNotice")) \cup (Ids("mark")) \cup {"checkpoint"} \cup (Ids("ready")) \cup (Ids("lost")) \cup (Ids("left")) \cup (Ids("preempted")) \cup (Ids("notice")) \cup (Ids("running")) \cup (Ids("suspect")) \cup {"placing"} \cup {"round"} \cup {"hang"} \cup (Ids("plain")) \cup {"pending"} \cup (Ids("plainExit")) \cup {"stop"} \cup {"suspend"} \cup {"resume"} \cup {"restart"} \cup {"healthy"} \cup {"era"} \cup {"quiet"}
 
 Init == (* Global variables *)
         /\ phase = "Init"
@@ -966,6 +977,22 @@ LateError(self) == /\ On("move") /\ phase \in {"Restarting","Troubleshooting"} /
                                    placed, finished, errored, failed, 
                                    uncounted, toQuit, mark, suspect, noise, 
                                    ended >>
+
+LateNotice(self) == /\ On("move") /\ On("preempt") /\ noise /\ phase \in {"Restarting","Troubleshooting"} /\ present[self[2]] /\ counted /\ holder # "nobody"
+                    /\ LET f == failures - 1 IN
+                         /\ retries' = [retries EXCEPT ![holder] = retries[holder] - 1]
+                         /\ failures' = f
+                         /\ ended' = ended - 1
+                         /\ recoverCount' = Min(f, MaxRetry)
+                         /\ holder' = "nobody"
+                         /\ evidence' = 0
+                         /\ moved' = TRUE
+                    /\ UNCHANGED << phase, mode, shouldQuit, failedReason, 
+                                    started, booted, counted, massQuit, 
+                                    portRetries, suspended, adopting, runs, 
+                                    heard, innerPhase, present, placed, 
+                                    finished, errored, failed, uncounted, 
+                                    toQuit, mark, suspect, noise >>
 
 Mark(self) == /\ On("mark") /\ Managed /\ phase = "RunCommand" /\ present[self[2]] /\ ~finished[self[2]]
               /\ \E m \in {"", "hang", "slow"} \ {mark[self[2]]}:
@@ -1992,6 +2019,7 @@ Next == B1_Create \/ Checkpoint \/ PlacingDeadline \/ RoundDeadline
            \/ (\E self \in Ids("portTaken"): PortTaken(self))
            \/ (\E self \in Ids("notStarted"): NotStarted(self))
            \/ (\E self \in Ids("lateError"): LateError(self))
+           \/ (\E self \in Ids("lateNotice"): LateNotice(self))
            \/ (\E self \in Ids("mark"): Mark(self))
            \/ (\E self \in Ids("ready"): Ready(self))
            \/ (\E self \in Ids("lost"): Lost(self))
@@ -2038,8 +2066,8 @@ UncountedBound    == \A w \in Workers : uncounted[w] <= MaxUncounted /\ (uncount
 SuspendedWaits    == suspended => phase = "Pending"
 PlainIsPlain      == mode = "plain" => phase \in {"RunCommand"} \cup Terminal /\ \A w \in Workers : mark[w] = "" /\ toQuit[w] = "no"
 MarksOnlyInRun    == phase # "RunCommand" => Marked = {}
-ExactlyOneHolds   == counted => Cardinality({w \in Workers : retries[w] = Top}) = 1
-CountHasAHolder   == On("move") /\ counted => holder \in Workers /\ retries[holder] = Top
+ExactlyOneHolds   == counted /\ holder # "nobody" => Cardinality({w \in Workers : retries[w] = Top}) = 1
+CountHasAHolder   == On("move") /\ counted => holder = "nobody" \/ (holder \in Workers /\ retries[holder] = Top)
 \* ==== ACTIONS =========================================================================
 \* somebody finished the round he was asked in, not an earlier one
 NoStaleDone       == [][(phase' # phase /\ phase' \in Rounds) => (\A w \in Workers : ~finished'[w] /\ ~errored'[w])]_vars
@@ -2071,7 +2099,10 @@ SuspendedIsPatient == [][(suspended /\ phase' = "Failed") => failedReason' = "st
 \* the platform takes pods away for nothing
 PreemptionIsFree  == [][(\E w \in Workers : Preempted(<<"preempted", w>>)) => (uncounted' = uncounted /\ failures' = failures)]_vars
 \* a count moves once
-MovesOnce         == [][(moved /\ counted /\ counted') => holder' = holder]_vars
+MovesOnce         == [][(moved /\ counted /\ counted') => holder' \in {holder, "nobody"}]_vars
+\* only a notice of preemption takes a count back, once, and does nothing else
+TakenBackOnce     == [][(failures' < failures /\ phase # "RunCommand")
+                          => (counted' /\ holder # "nobody" /\ holder' = "nobody" /\ failures' = failures - 1 /\ phase' = phase /\ uncounted' = uncounted)]_vars
 \* whoever could not diagnose, or failed a check of its own, is ordered to leave
 FailedChecksLeave == [][(phase \in Checks /\ phase' = "Restarting" /\ present' = present /\ uncounted' = uncounted /\ retries' = retries)
                           => (\E w \in Workers : toQuit'[w] # "no")]_vars

@@ -55,7 +55,10 @@ def to_quit(pod: Pod) -> str:
 
 
 def holder(state: JobState) -> str:
-    return f"w{int(state.head.countedPod[1:]) + 1}" if counted(state) else "none"
+    """Who holds the count of this incarnation; `nobody` when it was taken back."""
+    if not counted(state):
+        return "none"
+    return f"w{int(state.head.countedPod[1:]) + 1}" if state.head.countedPod else "nobody"
 
 
 HEAD: dict[str, Any] = {
@@ -172,6 +175,8 @@ def events_of(state: JobState, features: frozenset[str]) -> Iterator[tuple[str, 
             yield "LateError", events.Errored(*run, reason=LostReason.SIGNAL, at=1)
             yield "LateError", events.Errored(*run, reason=LostReason.ERROR, at=1)
             yield "LateError", events.Errored(*run, reason=LostReason.COLLATERAL, at=1)
+            if "preempt" in features:
+                yield "LateNotice", events.Errored(*run, reason=LostReason.PREEMPTED, at=1)
         if "mark" in features:
             for kind in ("hang", "slow"):
                 yield "Mark", events.Marked(i, pod.attempt, pod.boot, head.incarnation, kind)
@@ -200,6 +205,7 @@ def events_of(state: JobState, features: frozenset[str]) -> Iterator[tuple[str, 
             yield "Lost" if pod.finished else "Left", events.PodLost(i, pod.attempt, LostReason.KILLED, exit_code=0)
         if "preempt" in features:
             yield "Preempted", events.PodLost(i, pod.attempt, LostReason.PREEMPTED)
+            yield "Preempted", events.PodGone(i, pod.attempt, preempted=True)
             yield "Notice", events.Errored(*answer, reason=LostReason.PREEMPTED)
         if "plain" in features:
             yield "Running", events.PodRunning(i, pod.attempt)

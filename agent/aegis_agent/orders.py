@@ -1,7 +1,8 @@
 """Which order a worker obeys. Pure: (last obeyed, head) -> what to do (DESIGN.md §3, "Agents have no consumer"; §4, "Orders name attempts").
 
 Orders are ordered by (era, incarnation, seqNum). Eras are ULIDs and rise with time; a new era of the store is always obeyed. An order that does
-not name this attempt is not for us; one that names a higher attempt of our place is the word that we are superseded.
+not name this attempt is not for us; one that names a higher attempt of our place is the word that we are superseded. A round that began before this
+boot started is not acted in, whatever number it is repeated under: the others are in the middle of it, and the master does not know of us yet.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ class Verdict(StrEnum):
     OBEY = "obey"  # a new order for us
     REPEAT = "repeat"  # the one we obeyed last: acknowledge again
     OLD = "old"  # lower than what we obeyed: nothing
+    BEFORE = "before"  # of a round that began before we started: say that we are here, wait for the next one
     NOT_FOR_US = "notForUs"  # our attempt is not (yet) named
     SUPERSEDED = "superseded"  # a higher attempt has our place
     OTHER_JOB = "otherJob"  # another submission under our subject
@@ -30,6 +32,10 @@ class Rank:
     era: str = ""
     incarnation: int = -1
     seq_num: int = -1
+
+
+ROUNDS = frozenset({OrderPhase.BOOTCHECK, OrderPhase.COMMAND, OrderPhase.TROUBLESHOOT})
+"""Orders that begin, or repeat, a round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +57,11 @@ def named_attempt(order: Order, index: int) -> int:
     return 0
 
 
-def judge(last: Rank, head: Head | HeadView, *, uid: str, pod: str, attempt: int) -> Decision:
-    """What `head` means for (uid, pod, attempt) that obeyed `last` last. `Rank()` = it obeyed nothing yet."""
+def judge(last: Rank, head: Head | HeadView, *, uid: str, pod: str, attempt: int, born: Rank | None = Rank()) -> Decision:
+    """What `head` means for (uid, pod, attempt) that obeyed `last` last. `Rank()` = it obeyed nothing yet.
+
+    `born`: the highest order that stood when this boot said that it is here; None = it has not yet, and acts in no round.
+    """
     if head.uid != uid:
         return Decision(Verdict.OTHER_JOB)
     order = head.order
@@ -68,4 +77,7 @@ def judge(last: Rank, head: Head | HeadView, *, uid: str, pod: str, attempt: int
         return Decision(Verdict.REPEAT, rank, phase)
     if rank < last and not new_era:
         return Decision(Verdict.OLD, rank, phase)
+    began = head.roundSeqNum or order.seqNum
+    if phase in ROUNDS and (born is None or (born.era == head.era and began <= born.seq_num)):
+        return Decision(Verdict.BEFORE, rank, phase, new_era)
     return Decision(Verdict.OBEY, rank, phase, new_era)

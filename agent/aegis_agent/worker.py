@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from aegis_proto import subjects
-from aegis_proto.messages import Heartbeat, encode
+from aegis_proto.messages import encode
 from aegis_proto.phases import LostReason, OrderPhase
 from aegis_proto.state import HeadView, Order
 
@@ -25,7 +25,7 @@ from aegis_agent.checks.registry import Context, run_round
 from aegis_agent.executor import Executor, hello, last_word
 from aegis_agent.handover import LEAVE, REQUEUE, Exit, Status, WorkerTask, now_ms
 from aegis_agent.link import Uplink
-from aegis_agent.orders import Rank, Verdict, judge
+from aegis_agent.orders import ROUNDS, Rank, Verdict, judge
 from aegis_agent.reports import Reports
 from aegis_agent.runner import Run
 from aegis_agent.scope import scope_id, scope_prefix
@@ -40,7 +40,10 @@ HOLD = 600.0
 PENDING_AGAIN = 30.0
 """Seconds until "I am here" is said again while no new order has named us; doubled each time, at most ten times as long."""
 FLUSH = 5.0
-_ROUNDS = frozenset({OrderPhase.BOOTCHECK, OrderPhase.COMMAND, OrderPhase.TROUBLESHOOT})
+AHEAD = 1.0
+"""Seconds that a notice of preemption may take to be stored before the command is told: the errors of its peers are to come after it."""
+_RUNS = frozenset({OrderPhase.COMMAND, OrderPhase.HANG})
+_LEAVES = frozenset({OrderPhase.QUIT, OrderPhase.HANG_WITH_QUIT})
 
 
 class Worker:
@@ -68,8 +71,12 @@ class Worker:
         self._reported: set[Rank] = set()
         self._run_rank = Rank()
         self._why = ""
+        self._first = Rank()
+        """The highest order seen before we said that we are here."""
         self._settled = False
-        """We have said that we are here: orders from now on count on this boot."""
+        """We have said that we are here: rounds that begin from now on count on this boot."""
+        self._over = False
+        """This attempt is over: another has its place, or its credentials were taken back."""
         self._said_here = Rank()
 
     # --- life -------------------------------------------------------------------------------------------------------------------
@@ -102,7 +109,7 @@ class Worker:
 
     @property
     def _leaving(self) -> bool:
-        return self._terms > 0 or bool(self.uplink.told) or self._end is None or self._end.done()
+        return self._terms > 0 or self._over or bool(self.uplink.told) or self._end is None or self._end.done()
 
     def _do(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Make `work` the activity. It begins when the one before has let go, and that is told to at once."""
@@ -123,7 +130,7 @@ class Worker:
                 await work()
             except Exception as error:
                 log.exception("the order could not be carried out")
-                if self.phase in _ROUNDS:
+                if self.phase in ROUNDS:
                     self.write.failed(self.phase, error)
 
         self._activity = asyncio.create_task(activity())
@@ -142,16 +149,21 @@ class Worker:
     def _on_head(self, head: HeadView) -> None:
         if self.plain or self._leaving:
             return
-        decision = judge(self.last, head, uid=self.task.uid, pod=self.task.pod, attempt=self.task.attempt)
+        born = self._first if self._settled else None
+        decision = judge(self.last, head, uid=self.task.uid, pod=self.task.pod, attempt=self.task.attempt, born=born)
         if decision.verdict is Verdict.OTHER_JOB:
             return
+        if not self._settled:
+            self._first = max(self._first, decision.rank)
         self.write.era = head.era
         if decision.new_era and self._settled:
             self._pending()
         if decision.verdict is Verdict.SUPERSEDED:
             self._stop_and_leave("superseded")
-        elif decision.verdict is Verdict.OBEY and not self._settled and decision.phase in _ROUNDS:
-            self.last = decision.rank  # given before we were here: we say that we are, and wait for the next one
+        elif decision.verdict is Verdict.BEFORE:
+            self.last = decision.rank
+            if self._settled:  # repeated: what we said may be among the reports that were lost
+                self._pending()
         elif decision.verdict is Verdict.OBEY:
             self.last, self.phase = decision.rank, decision.phase
             log.info("order %s %s", decision.phase, decision.rank)
@@ -162,7 +174,7 @@ class Worker:
         """The bus came or went, or an answer ended this attempt."""
         if self.plain or self._end is None or self._end.done():
             return
-        if self.uplink.told and self._terms == 0:
+        if self.uplink.told and self._terms == 0 and not self._over:
             self._stop_and_leave(self.uplink.told)
         self._tell_status()
 
@@ -186,7 +198,19 @@ class Worker:
             else:
                 self._leave(128 + number, "signal")
             return
+        if self.phase in _LEAVES or self._over:
+            return  # it leaves already, with the code it was told
+        self._notice()
         self._do(self._preempted)
+
+    def _notice(self) -> None:
+        """Say that the platform takes this pod away, before anything of it ends."""
+        run = self.exec.run
+        if run is not None and self.phase in _RUNS:
+            run.preempted = True
+        if self.phase in ROUNDS or self.phase in _RUNS:
+            self.write.notice(OrderPhase.COMMAND if self.phase in _RUNS else self.phase, self.spec.preemptGrace)
+            self._reported.add(self.last)
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.ensure_future(work)
@@ -200,9 +224,9 @@ class Worker:
         elif phase is OrderPhase.COMMAND:
             await self._command(order)
         elif phase is OrderPhase.STOP:
-            await self._stop(order.incarnation)
+            await self._stop(order.incarnation, grace=order.grace)
         elif phase is OrderPhase.HANG_WITH_QUIT:
-            await self._stop(order.incarnation, leaving=True)
+            await self._stop(order.incarnation, leaving=True, grace=order.grace)
             self._leave(LEAVE, "ordered", "told to leave this node")
         elif phase is OrderPhase.QUIT:
             await self._stop(order.incarnation, leaving=True, grace=order.grace)
@@ -218,9 +242,9 @@ class Worker:
         run = self.exec.run
         return run is None or (await run.stop(self.spec.stopGrace if grace < 0 else grace)).clean
 
-    async def _stop(self, incarnation: int, *, leaving: bool = False, grace: float = -1.0) -> None:
+    async def _stop(self, incarnation: int, *, leaving: bool = False, grace: float = -1.0, reason: str = "") -> None:
         clean = await self._end_run(grace)
-        self.write.stopped(self.exec.run, incarnation, clean=clean, leaving=leaving)
+        self.write.stopped(self.exec.run, incarnation, clean=clean, leaving=leaving, reason=reason)
 
     async def _check(self, phase: OrderPhase) -> None:
         self.write.ack(phase)
@@ -261,27 +285,29 @@ class Worker:
         result = run.result.result()
         self._ended_at = self._ended_at or time.monotonic()
         # Of the run's own round when an order to stop has come meanwhile: it may still be the better evidence.
-        rank = self.last if self.phase in (OrderPhase.COMMAND, OrderPhase.HANG) else self._run_rank
+        rank = self.last if self.phase in _RUNS else self._run_rank
         if rank not in self._reported:
             self._reported.add(rank)
             error = self.write.ended(run, result, rank, self.exec.progress.step)
             if error is not None:
                 self.exec.say(f"run {run.plan.incarnation} ended: {error.reason}, exit {error.exitCode}: {error.message}")
-        reason = result.ending.reason.value if result.ending else "finished"
+        reason = result.ending.reason.value if result.ending else LostReason.PREEMPTED.value if run.preempted else "finished"
         self.exec.note_end(last_word(self.task, result.code, reason=reason, run=run))
         self._tell_status()
 
     async def _preempted(self) -> None:
         run = self.exec.run
         if run is not None and not run.result.done():
-            run.preempted = True
             self.exec.say(f"notice of preemption: the command has {self.spec.preemptGrace:g} s")
+            if self.uplink.connected:
+                await self.reports.flush(AHEAD)
             await run.stop(self.spec.preemptGrace)
-        await self._stop(self.last.incarnation, leaving=True)
+        await self._stop(self.last.incarnation, leaving=True, reason=LostReason.PREEMPTED.value)
         self._leave(REQUEUE, LostReason.PREEMPTED.value)
 
     def _stop_and_leave(self, why: str) -> None:
         """Another attempt has our place, or our credentials were taken back: an answer, not an absence."""
+        self._over = True
 
         async def work() -> None:
             self.exec.say(f"this attempt is over ({why}): the command is stopped")
@@ -335,18 +361,7 @@ class Worker:
                 self._look(now)
             if self.uplink.connected:
                 self._beats += 1
-                run = self.exec.run
-                beat = Heartbeat(
-                    boot=self.boot,
-                    n=self._beats,
-                    attempt=self.task.attempt,
-                    incarnation=max(self.last.incarnation, 0),
-                    seqNum=max(self.last.seq_num, 0),
-                    running=run is not None and run.alive,
-                    step=self.exec.progress.step,
-                    queued=self.reports.queued,
-                    checkpoint=self.exec.progress.checkpoint,
-                )
+                beat = self.write.heartbeat(self._beats, self.exec.run, self.exec.progress)
                 self.uplink.core(subjects.heartbeat(self.task.job, self.task.pod), encode(beat))
             await asyncio.sleep(HEARTBEAT)
 

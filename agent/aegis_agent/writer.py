@@ -11,6 +11,7 @@ from aegis_proto.messages import (
     CheckResult,
     ErrorData,
     FinishData,
+    Heartbeat,
     Message,
     PendingData,
     StoppedData,
@@ -20,6 +21,7 @@ from aegis_proto.phases import LostReason, MessageType, OrderPhase, ReportKind
 
 from aegis_agent.handover import WorkerTask, now_ms
 from aegis_agent.orders import Rank
+from aegis_agent.progress import Progress
 from aegis_agent.reports import Reports
 from aegis_agent.runner import Run, RunResult
 
@@ -50,13 +52,18 @@ class ReportWriter:
         """Late, and not at all when the round is answered before."""
         self._put(ReportKind.ACK, MessageType.ACK, phase.value, AckData(pid=os.getpid()), late=True)
 
-    def stopped(self, run: Run | None, incarnation: int, *, clean: bool, leaving: bool) -> None:
-        data = StoppedData(incarnation=incarnation, clean=clean, leaving=leaving, exitCode=exit_code(run))
+    def stopped(self, run: Run | None, incarnation: int, *, clean: bool, leaving: bool, reason: str = "") -> None:
+        data = StoppedData(incarnation=incarnation, clean=clean, leaving=leaving, exitCode=exit_code(run), reason=reason)
         self._put(ReportKind.STOPPED, MessageType.ACK, OrderPhase.STOP.value, data)
 
     def checked(self, phase: OrderPhase, results: list[CheckResult], *, address: str, port: int, gone: bool) -> None:
         response = CheckResponse(results=tuple(results), addr=address, port=port, treeGone=gone)
         self._put(ReportKind.FINISH, MessageType.FINISH, phase.value, response)
+
+    def notice(self, phase: OrderPhase, grace: float) -> None:
+        """The platform takes this pod away: an Error of the present round, dated now."""
+        data = ErrorData(reason=LostReason.PREEMPTED.value, message=f"SIGTERM to the agent, at most {grace:g} s to leave", diedAt=now_ms())
+        self._put(ReportKind.ERROR, MessageType.ERROR, phase.value, data)
 
     def failed(self, phase: OrderPhase, error: Exception) -> None:
         """The order could not be carried out: could not diagnose, or could not start the command."""
@@ -66,16 +73,15 @@ class ReportWriter:
     def ended(self, run: Run, result: RunResult, rank: Rank, step: int) -> ErrorData | None:
         """How the command ended: Finish, or the Error that is returned."""
         told = result.ending
-        if told is None and not run.preempted:
+        if told is None:
             self._put(ReportKind.FINISH, MessageType.FINISH, OrderPhase.COMMAND.value, FinishData(exitCode=0, step=step), rank)
             return None
-        reason = told.reason if told is not None else LostReason.PREEMPTED
         error = ErrorData(
-            reason=reason.value,
+            reason=told.reason.value,
             exitCode=result.code,
-            signal=told.signal if told else 0,
+            signal=told.signal,
             rank=result.rank,
-            message=told.message if told else "stopped by a notice of preemption",
+            message=told.message,
             diedAt=result.ended_at,
             ranFor=round(result.ran_for, 3),
             pids=len(run.pids),
@@ -87,6 +93,20 @@ class ReportWriter:
         """The command was stopped here because it did not advance."""
         data = ErrorData(reason=LostReason.HUNG.value, message=why, diedAt=at, exitCode=exit_code(run))
         self._put(ReportKind.ERROR, MessageType.ERROR, OrderPhase.COMMAND.value, data)
+
+    def heartbeat(self, n: int, run: Run | None, progress: Progress) -> Heartbeat:
+        """The `n`th of this boot; not a report: it goes by core and may be lost."""
+        return Heartbeat(
+            boot=self.boot,
+            n=n,
+            attempt=self.task.attempt,
+            incarnation=max(self.rank.incarnation, 0),
+            seqNum=max(self.rank.seq_num, 0),
+            running=run is not None and run.alive,
+            step=progress.step,
+            queued=self.queue.queued,
+            checkpoint=progress.checkpoint,
+        )
 
     def _put(self, kind: ReportKind, type_: MessageType, phase: str, data: object, rank: Rank | None = None, *, late: bool = False) -> None:
         rank = rank or self.rank

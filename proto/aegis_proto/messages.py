@@ -107,6 +107,8 @@ class StoppedData(msgspec.Struct, frozen=True, omit_defaults=True):
     clean: bool = True
     leaving: bool = False
     exitCode: int | None = None
+    reason: str = ""
+    """With `leaving`: `preempted` when the platform takes the pod away."""
 
 
 class HangData(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -61,7 +61,8 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True):
     exitCode: int = 0
     """With `quit`: the code the agents leave with."""
     grace: float = -1.0
-    """With `quit`: seconds between SIGTERM and SIGKILL, when who asked for the stop named them; below 0 = the specification's."""
+    """With `quit` and `stop`: seconds between SIGTERM and SIGKILL, when who asked for the stop named them, or a pod is preempted (then all have the
+    grace of preemption to save); below 0 = the specification's."""
 
 
 class Transition(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -260,6 +261,7 @@ class HeadView(msgspec.Struct, frozen=True):
     order: Order
     era: str = ""
     v: int = WIRE_VERSION
+    roundSeqNum: int = 0
 
 
 class JobState(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ Owns the rules only; changes the draft it is given. Rules (DESIGN.md §4, "Count
   decide on failures, never on the capped recoverCount
   until alignment the count may move once (old -1, new +1) to the pod that better evidence of the same incarnation names,
     dated no later than the stop order
+  preemption is not counted: a notice dated no later than the stop order takes the count back, once; nothing of that incarnation counts again
 """
 
 from __future__ import annotations
@@ -74,8 +75,24 @@ def move(draft: Draft, index: int, reason: LostReason) -> None:
     """The count goes from who holds it to this place; failures and recoverCount stay."""
     holder = int(draft.head.countedPod[1:])
     draft.put(holder, replace(draft.pod(holder), retries=draft.pod(holder).retries - 1))
-    draft.change(index, retries=draft.pod(index).retries + 1, reason=reason.value[:MAX_REASON])
+    pod = draft.pod(index)
+    why = pod.reason if pod.toQuit else reason.value[:MAX_REASON]  # who is leaving keeps the reason it leaves for: preemption feeds nothing
+    draft.change(index, retries=pod.retries + 1, reason=why)
     draft.set(countedPod=f"w{index}", countedEvidence=EVIDENCE[reason], countMoved=True)
+
+
+def may_take_back(head: Head, incarnation: int, at: int) -> bool:
+    """True when a notice of preemption of this date names a cause of the stop that was counted last: its peers' errors were heard first."""
+    return incarnation == head.countedIncarnation == head.incarnation and head.countedPod != "" and 0 < at <= head.stopOrderAt
+
+
+def take_back(draft: Draft) -> None:
+    """Nobody holds a count of this incarnation, and nobody will. A spent budget is not given back: that job has ended."""
+    head = draft.head
+    holder = int(head.countedPod[1:])
+    draft.put(holder, replace(draft.pod(holder), retries=draft.pod(holder).retries - 1))
+    failures = head.failures - 1
+    draft.set(failures=failures, recoverCount=min(failures, head.maxRetry), countedPod="", countedEvidence=0, countMoved=True)
 
 
 def feed(draft: Draft, index: int) -> bool:

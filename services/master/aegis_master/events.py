@@ -48,6 +48,8 @@ class PodGone:
 
     index: int
     attempt: int
+    preempted: bool = False
+    """It left because the platform takes it away, in its own words."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,7 +166,7 @@ def _of_present(state: JobState, index: int, message: Message, body: msgspec.Str
     if isinstance(body, StoppedData):
         stopped: list[ev.Event] = [ev.Stopped(*who, incarnation=body.incarnation, clean=body.clean)]
         if body.leaving and body.clean:
-            stopped.append(ev.PodGone(index, message.attempt))
+            stopped.append(ev.PodGone(index, message.attempt, preempted=body.reason == LostReason.PREEMPTED))
         return Taken(tuple(stopped), heard=index)
     if isinstance(body, CheckResult):
         return Taken(dropped="check", heard=index)
@@ -190,7 +190,8 @@ def _of_present(state: JobState, index: int, message: Message, body: msgspec.Str
             ran_for=body.ranFor,
             message=body.message[:500],
         )
-        return Taken((errored,), heard=index, peer_error=index)
+        missing = errored.reason is not LostReason.PREEMPTED  # then it does not speak about somebody who is silent
+        return Taken((errored,), heard=index, peer_error=index if missing else -1)
     if not 0 < message.seqNum <= head.seqNum:  # which of them answer the present round, the machine knows
         return Taken(dropped="seqNum", heard=index)
     if isinstance(body, AckData):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from aegis_proto.phases import FailedReason, Mode, OrderPhase, Phase
+from aegis_proto.phases import FailedReason, LostReason, Mode, OrderPhase, Phase
 from aegis_proto.state import Head, JobState, Pod
 
 from aegis_master.counting import spent
@@ -91,7 +91,10 @@ STEP: dict[str, StepRule] = {
     "NoStaleDone": _fresh_round,
     "SucceedIsTrue": _succeed_is_true,
     "CountOncePerIncarnation": _unchanged_count,
-    "CountMovesOnce": lambda b, a: _holder(b) == _holder(a) or b.head.countedIncarnation != a.head.countedIncarnation or not b.head.countMoved,
+    "CountMovesOnce": lambda b, a: _holder(a) in ("", _holder(b)) or b.head.countedIncarnation != a.head.countedIncarnation or not b.head.countMoved,
+    "TakenBackOnce": lambda b, a: (
+        a.head.failures != b.head.failures - 1 or b.head.phase is Phase.RUN_COMMAND or (_holder(b) != "" and _holder(a) == "")
+    ),
     "SafePoint": _safe_point,
     "IncarnationMonotonic": lambda b, a: a.head.incarnation >= b.head.incarnation,
     "AttemptsMonotonic": lambda b, a: all(x.attempt <= y.attempt for x, y in zip(b.pods(), a.pods(), strict=True)),
@@ -117,8 +120,10 @@ def _broken_by(before: JobState, event: Event, after: JobState) -> list[str]:
     names = []
     if isinstance(event, Finished) and after is not before and _stale(before, event):
         names.append("StaleFinishRejected")
-    if isinstance(event, Errored) and after is not before and _stale(before, event) and (head.countMoved or not after.head.countMoved):
-        names.append("StaleErrorOnlyMovesACount")
+    if isinstance(event, Errored) and after is not before and _stale(before, event):
+        taken_back = event.reason is LostReason.PREEMPTED and after.head.failures == head.failures - 1
+        if not taken_back and (head.countMoved or not after.head.countMoved):
+            names.append("StaleErrorOnlyMovesACount")
     if isinstance(event, PodLost | PodGone | PodReady) and head.phase is Phase.RUN_COMMAND and 0 <= event.index < head.workerNum:
         done = before.pod(event.index).finished
         if done and after.head.phase not in (Phase.RUN_COMMAND, Phase.SUCCEED, Phase.FAILED if head.mode is Mode.PLAIN else Phase.SUCCEED):

@@ -83,7 +83,7 @@ def gone(draft: Draft, event: PodGone) -> None:
     """Verified gone. Of the present attempt it is the loss itself."""
     pod = draft.pod(event.index)
     if event.attempt == pod.attempt:
-        reason = LostReason.ORDERED if pod.toQuit else LostReason.KILLED
+        reason = LostReason.PREEMPTED if event.preempted else LostReason.ORDERED if pod.toQuit else LostReason.KILLED
         _lose(draft, PodLost(event.index, event.attempt, reason, at=draft.now, gone=True))
     elif event.attempt == pod.attempt - 1 and not pod.present and not pod.gone:
         draft.change(event.index, gone=True)

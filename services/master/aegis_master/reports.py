@@ -1,7 +1,8 @@
 """What workers report in a round: ACK, stopped, Finish, Error, hang and slow; and complete checkpoints.
 
 Changes the draft it is given. A report of another attempt, boot, incarnation or round changes nothing, with one exception: an Error of the run that
-was counted last may still be the better evidence to which the count moves. In a round the first answer of a place counts.
+was counted last may still be the better evidence to which the count moves, or a notice of preemption that takes it back. In a round the first answer
+of a place counts.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from aegis_proto.ids import pod_name
 from aegis_proto.phases import FailedReason, LedgerState, LostReason, OrderPhase, Phase
 from aegis_proto.state import Pod
+from msgspec.structs import replace
 
 from aegis_master import counting, ledger, orders, rounds
 from aegis_master.draft import Draft
@@ -93,9 +95,15 @@ def finished(draft: Draft, event: Finished) -> None:
 
 
 def errored(draft: Draft, event: Errored) -> None:
-    """In RunCommand the child failed; in a check round the worker could not diagnose."""
+    """In RunCommand the child failed; in a check round the worker could not diagnose; in any round, the platform takes the pod away."""
     pod, head = draft.pod(event.index), draft.head
-    if _moves(draft, pod, event):
+    late = _late(draft, pod, event)
+    if late and event.reason is LostReason.PREEMPTED and counting.may_take_back(head, event.incarnation, event.at):
+        counting.take_back(draft)
+        draft.set(ledger=ledger.book(head.ledger, head.ledger.state, ledger.who_pays(event.reason.value, head.ledger.who), draft.now))
+        draft.note("takenBack", f"{pod_name(event.index)} was being preempted: incarnation {head.incarnation} is not counted", event.index)
+        return
+    if late and counting.may_move(head, event.incarnation, event.index, event.reason, event.at):
         counting.move(draft, event.index, event.reason)
         draft.note("moved", f"the count of incarnation {head.incarnation} goes to {pod_name(event.index)}: {event.reason.value}", event.index)
         return
@@ -103,9 +111,7 @@ def errored(draft: Draft, event: Errored) -> None:
     if why:
         draft.drop(why)
     elif event.reason is LostReason.PREEMPTED:
-        draft.change(event.index, toQuit=True, reason=event.reason.value)
-        rounds.leave_marked(draft, paid=False)
-        rounds.go(draft, Phase.RESTARTING, Trigger.PREEMPTED, index=event.index, cause=event.reason.value, node=pod.node, message=event.message)
+        _notice(draft, pod, event)
     elif head.phase is Phase.RUN_COMMAND:
         _run_failed(draft, pod, event)
     else:
@@ -114,14 +120,24 @@ def errored(draft: Draft, event: Errored) -> None:
         draft.note("undiagnosed", f"{pod_name(event.index)} could not diagnose: {event.message or event.reason.value}", event.index, node=pod.node)
 
 
-def _moves(draft: Draft, pod: Pod, event: Errored) -> bool:
+def _notice(draft: Draft, pod: Pod, event: Errored) -> None:
+    """The pod leaves, the others wait for its successor; their commands have as long to save what they did as its own."""
+    running = draft.head.phase is Phase.RUN_COMMAND
+    draft.change(event.index, toQuit=True, reason=event.reason.value)
+    rounds.leave_marked(draft, paid=False)
+    rounds.go(draft, Phase.RESTARTING, Trigger.PREEMPTED, index=event.index, cause=event.reason.value, node=pod.node, message=event.message)
+    if running and draft.head.order.phase is OrderPhase.STOP:
+        draft.set(order=replace(draft.head.order, grace=draft.spec.preemptGrace))
+
+
+def _late(draft: Draft, pod: Pod, event: Errored) -> bool:
+    """Of the run that was stopped last, by who ran it: said before, or beside, the order to stop."""
     head = draft.head
     return (
         head.phase in (Phase.RESTARTING, Phase.TROUBLESHOOTING)
         and event.attempt == pod.attempt
         and event.boot == pod.boot != ""
         and head.runSeqNum <= event.seq_num < head.stopSeqNum
-        and counting.may_move(head, event.incarnation, event.index, event.reason, event.at)
     )
 
 

@@ -127,7 +127,7 @@ class House:
 
     async def grpc_address(self, name: str = "credentials") -> str:
         path = self.site.folder / f"grpc-{name}.addr"
-        return str(await until(lambda: path.exists() and path.read_text().strip(), 20, "address of the credentials service"))
+        return str(await until(lambda: path.exists() and path.read_text().strip(), 60, "address of the credentials service"))
 
     async def start_master(self, name: str = "m1", **env: str) -> Child:
         creds = self.creds(f"master-{name}", "master")
@@ -329,7 +329,7 @@ async def house(
             return True
 
         if masters:
-            await until(ready, 30, "a master that answers")
+            await until(ready, 60, "a master that answers")
         yield built
     finally:
         await built.stop()

@@ -27,7 +27,7 @@ from aegis_proto.phases import OrderPhase
 from aegis_proto.state import Head, JobSpec, Order
 from aegis_proto.streams import STREAMS
 
-JOB, UID = "train-abc123", "uid-1"
+JOB, UID = "train-abc123", f"uid-{os.getpid()}"  # of this process: tests run side by side, and look for processes of their job
 WAIT = 30.0
 
 
@@ -48,6 +48,7 @@ class ScriptedMaster:
         self.bus = bus
         self.workers = workers
         self.reports: list[tuple[str, Message]] = []
+        self.stored_at: list[int] = []  # ms, of each of them, by the server
         self.beats: list[Heartbeat] = []
         self.head: Head | None = None
         self.seq = 0
@@ -76,6 +77,7 @@ class ScriptedMaster:
         async with OrderedReader(self.bus, "REPORTS", [subjects.report(JOB, "*", "*")]) as reader:
             async for item in reader:
                 assert isinstance(item, Stored), item
+                self.stored_at.append(item.time_ms)
                 self.reports.append((item.subject.rpartition(".")[2], decode(Message, item.data)))
 
     async def close(self) -> None:
@@ -92,8 +94,15 @@ class ScriptedMaster:
         order = Order(phase, self.seq, self.incarnation, attempts, **changes)
         await self.write(order)
 
-    async def write(self, order: Order) -> None:
-        self.head = Head(job=JOB, name="train", namespace="default", uid=UID, workerNum=self.workers, maxRetry=3, era=self.era, order=order)
+    async def repeat(self, round_seq: int) -> None:
+        """The present order under a new number; its round began with order `round_seq`."""
+        assert self.head is not None
+        self.seq += 1
+        await self.write(msgspec.structs.replace(self.head.order, seqNum=self.seq), round_seq)
+
+    async def write(self, order: Order, round_seq: int | None = None) -> None:
+        head = Head(job=JOB, name="train", namespace="default", uid=UID, workerNum=self.workers, maxRetry=3, era=self.era, order=order)
+        self.head = msgspec.structs.replace(head, roundSeqNum=order.seqNum if round_seq is None else round_seq)
         await self.bus.publish(subjects.job_state(JOB), encode(self.head))
 
     async def report(self, kind: str, where: Callable[[Message], bool] = lambda _: True, pod: str = "w0", timeout: float = WAIT) -> Message:

@@ -24,7 +24,7 @@ def head(
 def test_what_an_agent_reads_of_a_head_gives_the_same_decisions() -> None:
     whole = head(5, 2, exceptions={"w1": OrderPhase.HANG_WITH_QUIT}, masterAddr="10.0.0.1", masterPort=20000)
     view = messages.decode(HeadView, messages.encode(whole))
-    assert (view.uid, view.era, view.order) == (whole.uid, whole.era, whole.order)
+    assert (view.uid, view.era, view.order, view.roundSeqNum) == (whole.uid, whole.era, whole.order, whole.roundSeqNum)
     assert judge(Rank(), view, **ME) == judge(Rank(), whole, **ME)
 
 
@@ -56,6 +56,33 @@ def test_the_first_order_that_names_us_is_obeyed() -> None:
 )
 def test_only_a_higher_order_is_obeyed(seq: int, incarnation: int, verdict: Verdict) -> None:
     assert judge(Rank("01A", 1, 5), head(seq, incarnation), **ME).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("began", "phase", "verdict"),
+    [
+        (4, OrderPhase.COMMAND, Verdict.BEFORE),
+        (5, OrderPhase.TROUBLESHOOT, Verdict.BEFORE),
+        (6, OrderPhase.COMMAND, Verdict.OBEY),
+        (0, OrderPhase.COMMAND, Verdict.OBEY),
+        (4, OrderPhase.STOP, Verdict.OBEY),
+        (4, OrderPhase.QUIT, Verdict.OBEY),
+    ],
+)
+def test_a_round_is_acted_in_only_when_it_began_after_the_start(began: int, phase: OrderPhase, verdict: Verdict) -> None:
+    """`began` 0: the head does not say, the order's own number counts."""
+    repeated = msgspec.structs.replace(head(7, 1, phase=phase), roundSeqNum=began)
+    assert judge(Rank("01A", 1, 5), repeated, born=Rank("01A", 1, 5), **ME).verdict is verdict
+
+
+def test_before_it_has_said_that_it_is_here_a_boot_acts_in_no_round() -> None:
+    assert judge(Rank(), head(5), born=None, **ME).verdict is Verdict.BEFORE
+    assert judge(Rank(), head(5, phase=OrderPhase.WAIT), born=None, **ME).verdict is Verdict.OBEY
+
+
+def test_the_rounds_of_a_new_era_have_numbers_of_their_own() -> None:
+    began = msgspec.structs.replace(head(3, era="01B"), roundSeqNum=3)
+    assert judge(Rank("01A", 1, 50), began, born=Rank("01A", 1, 40), **ME).verdict is Verdict.OBEY
 
 
 def test_an_order_for_another_attempt_is_not_for_us() -> None:

@@ -27,6 +27,8 @@ RARE = [
     "leaves_done",
     "preempted",
     "preempt_error",
+    "preempt_late",
+    "preempt_leaves",
     "accuse",
     "port",
     "notfound",
@@ -138,6 +140,10 @@ def make(state: JobState, what: tuple[str, int, int], now: int, boot: str) -> ev
             return ev.Errored(*who, head.incarnation, max(head.runSeqNum, head.stopSeqNum - 1), reason=reason, exit_code=1, at=before)
         case "preempt_error":
             return ev.Errored(*who, *round_, reason=LostReason.PREEMPTED, at=now)
+        case "preempt_late":
+            return ev.Errored(*who, head.incarnation, max(head.runSeqNum, head.stopSeqNum - 1), reason=LostReason.PREEMPTED, at=before)
+        case "preempt_leaves":
+            return ev.PodGone(i, pod.attempt - n % 2, preempted=True)
         case "port":
             return ev.Errored(*who, *round_, reason=LostReason.PORT, exit_code=1, at=now, ran_for=float(n * 6))
         case "notfound":
