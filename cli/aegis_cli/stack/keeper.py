@@ -69,6 +69,7 @@ class Keeper:
         self.why = ""
         self._state, self._error, self._told = "starting", "", ""
         self._replicas = 0
+        self._store_lock = -1  # held until this process ends: two servers on one store would destroy it
         self._begun: dict[str, float] = {}
         self._due: dict[str, float] = {}
         self._tries: dict[str, int] = {}
@@ -105,6 +106,9 @@ class Keeper:
     async def start(self) -> None:
         """Bring everything up; CliError or another error with a code when that cannot be."""
         self.store.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._store_lock = users.open_lock(self.store / "keeper.lock")
+        if not users.try_lock(self._store_lock):
+            raise CliError("E105", f"the state in {self.store} is in use by another stack. End that one first, or name another folder with --state")
         (self.base / "logs").mkdir(exist_ok=True, mode=0o700)
         found = find_server()
         self.nats_part.version, self.nats_part.note = found.version_text, found.where

@@ -197,6 +197,19 @@ def test_state_is_kept_where_it_was_asked_for(base: Path, tmp_path: Path) -> Non
         again.leave()
 
 
+def test_two_stacks_never_share_one_state(base: Path, tmp_path: Path) -> None:
+    store, other = tmp_path / "kept", tmp_path / "other-stack"
+    stack = client.join(base, store=store)
+    try:
+        with pytest.raises(CliError, match=r"E105 the state in .*/kept is in use by another stack"):
+            client.join(other, store=store)
+        eventually(lambda: client.lock_free(other), "nothing is left of the second")
+        assert (store / "site" / "root.secret").exists()
+        assert client.running(base) is not None
+    finally:
+        stack.leave()
+
+
 def test_a_stack_that_cannot_start_says_why_and_leaves_nothing(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = tmp_path / "nats-server"
     old.write_text("#!/bin/sh\necho nats-server: v2.10.7\n")
