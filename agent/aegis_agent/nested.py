@@ -12,8 +12,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from aegis_proto.job import nested_nproc
-
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
@@ -82,6 +80,7 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _PYTHON = re.compile(r"python([0-9.]*)$")
 _SEPARATORS = frozenset((";", "&&", "||", "|", "&", "(", ")", "{", "}", "\n", "if", "then", "else", "do", "while", "!"))
 _RESTARTS = re.compile(r"--max[-_]restarts?(?:=(.*))?$")
+_NPROC = re.compile(r"--nproc[-_]per[-_]node(?:=(.*))?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,7 @@ class Nested:
             return None
         return (
             f"E112 the command starts {self.name} --max-restarts={self.max_restarts}: two budgets would multiply. "
-            f"Set it to 0, or drop {self.name} and use --nproc-per-node {nested_nproc((*self.head, *self.given)) or 'N'}"
+            f"Set it to 0, or drop {self.name} and use --nproc-per-node {_option(self.given, _NPROC) or 'N'}"
         )
 
 
@@ -160,15 +159,16 @@ def _match(words: Sequence[str]) -> Nested | None:
             continue
         if (first, *rest[1 : len(launcher.words)]) == launcher.words:
             given = tuple(rest[len(launcher.words) :])
-            return Nested(launcher.name, launcher.pet, launcher.flags, tuple(rest[: len(launcher.words)]), given, _max_restarts(given))
+            return Nested(launcher.name, launcher.pet, launcher.flags, tuple(rest[: len(launcher.words)]), given, _option(given, _RESTARTS))
     return None
 
 
-def _max_restarts(words: Sequence[str]) -> str | None:
+def _option(words: Sequence[str], wanted: re.Pattern[str]) -> str | None:
+    """Value of an option, None when it is not given."""
     for at, word in enumerate(words):
         if not word.startswith("-"):
             continue
-        if (match := _RESTARTS.match(word)) is not None:
+        if (match := wanted.match(word)) is not None:
             return match.group(1) if match.group(1) is not None else (words[at + 1] if at + 1 < len(words) else "")
     return None
 

@@ -61,6 +61,11 @@ def test_its_own_restarts_are_warned_of(text: str) -> None:
     assert found.warning.startswith("E112 the command starts torchrun --max-restarts=3: two budgets would multiply.")
 
 
+def test_the_warning_proposes_the_launchers_own_number_of_processes() -> None:
+    found = detect(["torchrun", "--nproc_per_node", "4", "--max-restarts=3", "t.py"])
+    assert found is not None and found.warning is not None and found.warning.endswith("use --nproc-per-node 4")
+
+
 def test_no_restarts_no_warning() -> None:
     for argv in (["torchrun", "--max-restarts=0", "t.py"], ["torchrun", "t.py"]):
         found = detect(argv)

@@ -83,14 +83,14 @@ async def test_a_line_without_end_is_shown_after_a_moment() -> None:
     os.close(write_end)
 
 
-async def test_the_last_fifty_lines_are_kept() -> None:
+async def test_the_last_lines_are_kept() -> None:
     read_end, write_end = os.pipe()
     tail: deque[str] = deque(maxlen=output.TAIL)
     stream = Stream(read_end, Kept(), None, b"[p] ", tail)
     os.write(write_end, b"".join(b"line %d\n" % number for number in range(500)) + b"\xff\xfe\n" + b"10%\r50%\r99%\n")
     os.close(write_end)
     stream.drain()
-    assert stream.eof and len(tail) == 50 and list(tail)[-2:] == ["\ufffd\ufffd", "99%"] and tail[0] == "line 452"
+    assert stream.eof and len(tail) == output.TAIL and list(tail)[-2:] == ["\ufffd\ufffd", "99%"] and tail[0] == f"line {502 - output.TAIL}"
 
 
 async def test_a_line_as_long_as_memory_is_cut_for_display_and_whole_in_the_log(tmp_path: Path) -> None:
