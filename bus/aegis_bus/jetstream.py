@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
+import functools
 import math
 import secrets
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
 
 from aegis_bus import errors, metrics
 from aegis_bus.link import Headers, Link, LinkLost, Reply
@@ -33,8 +34,7 @@ SINGLE_TRY = 2.0
 MINIMUM_SERVER = (2, 12, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class PubAck:
+class PubAck(msgspec.Struct, frozen=True):
     """The server has stored it (or had: `duplicate`) at `seq`."""
 
     stream: str
@@ -42,15 +42,14 @@ class PubAck:
     duplicate: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(msgspec.Struct, frozen=True):
     """A stored message. `time_ms`: the server's clock when it stored it, ms since 1970."""
 
     subject: str
     seq: int
     time_ms: int
     data: bytes
-    headers: Headers = field(default_factory=dict)
+    headers: Headers = {}
 
     @property
     def marker(self) -> bool:
@@ -72,8 +71,13 @@ def go_seconds(seconds: float) -> str:
 def time_ms(text: str) -> int:
     """RFC 3339 with nanoseconds to ms since 1970."""
     main, _, rest = text.rstrip("Z").partition(".")
-    whole = datetime.fromisoformat(main).replace(tzinfo=UTC)
-    return int(whole.timestamp()) * 1000 + int((rest or "0")[:3].ljust(3, "0"))
+    return _second(main) * 1000 + int((rest or "0")[:3].ljust(3, "0"))
+
+
+@functools.lru_cache(maxsize=1024)
+def _second(text: str) -> int:
+    """Remembered: what is read together was mostly written together."""
+    return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
 
 
 def _headers(msg_id: str | None, expect: int | None, ttl: float | None) -> Headers:
@@ -90,8 +94,8 @@ def _headers(msg_id: str | None, expect: int | None, ttl: float | None) -> Heade
 def _answer(bus: Bus, subject: str, reply: Reply) -> dict[str, Any]:
     """The JSON of an answer; raises what an error in it means."""
     try:
-        answer = json.loads(reply.data) if reply.data else {}
-    except ValueError:
+        answer = msgspec.json.decode(reply.data) if reply.data else {}
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         raise errors.UnknownResult(f"{subject}: the answer is not one of JetStream") from None
     error = answer.get("error")
     if not error:
@@ -171,7 +175,7 @@ async def batch(bus: Bus, messages: Sequence[tuple[str, bytes, int | None]], tim
 
 async def api(bus: Bus, verb: str, body: dict[str, Any] | None, timeout: float) -> dict[str, Any]:
     subject = f"$JS.API.{verb}"
-    return _answer(bus, subject, await bus.call(subject, json.dumps(body).encode() if body is not None else b"", timeout=timeout))
+    return _answer(bus, subject, await bus.call(subject, msgspec.json.encode(body) if body is not None else b"", timeout=timeout))
 
 
 async def require(bus: Bus) -> None:
@@ -208,7 +212,7 @@ async def get(bus: Bus, stream: str, subject: str, leader: bool, timeout: float)
 
 
 async def get_seq(bus: Bus, stream: str, seq: int, timeout: float) -> Stored | None:
-    reply = await bus.call(f"$JS.API.DIRECT.GET.{stream}", json.dumps({"seq": seq}).encode(), timeout=timeout)
+    reply = await bus.call(f"$JS.API.DIRECT.GET.{stream}", msgspec.json.encode({"seq": seq}), timeout=timeout)
     if reply.status == "404":
         return None
     _check_status(stream, reply)
@@ -222,7 +226,7 @@ def _check_status(stream: str, reply: Reply) -> None:
 
 async def _get_leader(bus: Bus, stream: str, what: dict[str, Any], timeout: float) -> Stored | None:
     subject = f"$JS.API.STREAM.MSG.GET.{stream}"
-    reply = await bus.call(subject, json.dumps(what).encode(), timeout=timeout)
+    reply = await bus.call(subject, msgspec.json.encode(what), timeout=timeout)
     try:
         message = _answer(bus, subject, reply)["message"]
     except errors.Rejected as error:
@@ -253,7 +257,7 @@ async def get_many(bus: Bus, stream: str, filters: Sequence[str], timeout: float
     found: list[Stored] = []
     deadline = time.monotonic() + timeout
     for _ in range(10_000):
-        replies = await bus.call_many(f"$JS.API.DIRECT.GET.{stream}", json.dumps(wanted).encode(), timeout)
+        replies = await bus.call_many(f"$JS.API.DIRECT.GET.{stream}", msgspec.json.encode(wanted), timeout)
         end = replies[-1]
         if not _unbroken(replies):
             if time.monotonic() >= deadline:

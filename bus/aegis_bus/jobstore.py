@@ -186,6 +186,10 @@ def _shards(state: JobState, which: Iterable[int]) -> list[tuple[str, bytes]]:
 def decode_head(job: str, data: bytes) -> Head:
     """A head; `Unreadable` when it is of a higher version or no head at all."""
     try:
+        return messages.decode(Head, data)
+    except messages.BadMessage as error:
+        bad = error
+    try:
         version = msgspec.json.decode(_version_decoder.decode(data).get("v", b"0"), type=int)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise errors.Unreadable(f"job {job}: its state is not readable: {error}") from None
@@ -194,7 +198,7 @@ def decode_head(job: str, data: bytes) -> Head:
             f"job {job}: its state has version {version}, this process reads up to {WIRE_VERSION}: a newer Aegis wrote it. "
             "Upgrade this replica; until then it leaves the job alone"
         )
-    return _decode(job, Head, data)
+    raise errors.Unreadable(f"job {job}: {bad}")
 
 
 def _decode(job: str, kind: type[S], data: bytes) -> S:

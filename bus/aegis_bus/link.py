@@ -14,10 +14,12 @@ import re
 import secrets
 import ssl
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg as NatsMsg
@@ -43,8 +45,7 @@ class LinkLost(Exception):
         self.sent = sent
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """An answer. `status` is "" for a plain message, else the server's ("404", "204", "503" ...)."""
 
     data: bytes
@@ -55,10 +56,32 @@ class Reply:
 
 @dataclass(slots=True)
 class _Call:
-    """A request that waits for `queue`."""
+    """A request and what came for it."""
 
     subject: str
-    queue: asyncio.Queue[Reply | Exception] = field(default_factory=asyncio.Queue)
+    _answers: deque[Reply | Exception] = field(default_factory=deque)
+    _waiter: asyncio.Future[None] | None = None
+
+    def tell(self, answer: Reply | Exception) -> None:
+        """An answer, or why there will be none."""
+        self._answers.append(answer)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def answer(self, timeout: float) -> Reply:
+        """The next one; TimeoutError, or what ended the call."""
+        if not self._answers:
+            loop = asyncio.get_running_loop()
+            self._waiter = loop.create_future()
+            timer = loop.call_later(timeout, self.tell, TimeoutError())
+            try:
+                await self._waiter
+            finally:
+                timer.cancel()
+        answer = self._answers.popleft()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
 
 def reason_of(error: object) -> str:
@@ -177,7 +200,7 @@ class Link:
         self.reason = self.reason or reason_of(self._client.last_error or self.last_error)
         self.ended.set()
         for call in self._calls.values():
-            call.queue.put_nowait(LinkLost(sent=True))
+            call.tell(LinkLost(sent=True))
         for pong in list(self._pongs):
             if not pong.done():
                 pong.set_exception(LinkLost(sent=True))
@@ -222,7 +245,7 @@ class Link:
         if verb == "publish":
             for call in list(self._calls.values()):
                 if call.subject.lower() == subject:
-                    call.queue.put_nowait(errors.not_allowed(self._who, "publish to", call.subject))
+                    call.tell(errors.not_allowed(self._who, "publish to", call.subject))
         else:
             self._refused_subs.add(subject)
 
@@ -231,7 +254,7 @@ class Link:
     async def _on_reply(self, msg: NatsMsg) -> None:
         call = self._calls.get(msg.subject.rpartition(".")[2])
         if call is not None:
-            call.queue.put_nowait(as_reply(msg))
+            call.tell(as_reply(msg))
 
     async def send(self, subject: str, data: bytes, headers: Headers | None = None, reply: str = "") -> None:
         """Write one message. LinkLost(sent=False) when it certainly did not leave."""
@@ -249,13 +272,9 @@ class Link:
         key, call = self._open_call(subject)
         try:
             await self.send(subject, data, headers, reply=f"{self._inbox}.{key}")
-            async with asyncio.timeout(timeout):
-                answer = await call.queue.get()
+            return await call.answer(timeout)
         finally:
             self._calls.pop(key, None)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
 
     async def call_many(self, subject: str, data: bytes, timeout: float) -> list[Reply]:
         """Request with many answers, ended by a status (the last of the list). `timeout` is for each answer."""
@@ -264,11 +283,7 @@ class Link:
         try:
             await self.send(subject, data, None, reply=f"{self._inbox}.{key}")
             while not (answers and answers[-1].status):
-                async with asyncio.timeout(timeout):
-                    answer = await call.queue.get()
-                if isinstance(answer, Exception):
-                    raise answer
-                answers.append(answer)
+                answers.append(await call.answer(timeout))
         finally:
             self._calls.pop(key, None)
         return answers
@@ -328,10 +343,28 @@ class Link:
         if task is not None and task.cancelling():  # nats-py has swallowed it
             raise asyncio.CancelledError
         await self._client._send_ping(pong)
-        await asyncio.wait([pong], timeout=timeout)  # never cancels it
+        await _settled(pong, timeout)
         if not pong.done():
             raise TimeoutError
         pong.result()
+
+
+async def _settled(future: asyncio.Future[bool], timeout: float) -> None:
+    """Wait until it is done or the time is up; it is never cancelled (nats-py would stumble over it)."""
+    loop = asyncio.get_running_loop()
+    over: asyncio.Future[None] = loop.create_future()
+
+    def end(_: object = None) -> None:
+        if not over.done():
+            over.set_result(None)
+
+    future.add_done_callback(end)
+    timer = loop.call_later(timeout, end)
+    try:
+        await over
+    finally:
+        timer.cancel()
+        future.remove_done_callback(end)
 
 
 def refused(identity: Identity, reason: str, detail: str = "") -> errors.CredentialsRefused:
@@ -344,6 +377,7 @@ def refused(identity: Identity, reason: str, detail: str = "") -> errors.Credent
 
 def as_reply(msg: NatsMsg) -> Reply:
     """A message of nats-py with its status taken apart."""
-    headers = {str(getattr(key, "value", key)): value for key, value in (msg.headers or {}).items()}
+    # nats-py names some headers by members of an enum
+    headers = {key if type(key) is str else str(getattr(key, "value", key)): value for key, value in msg.headers.items()} if msg.headers else {}
     status = headers.get("Status", "") if not msg.data else ""
     return Reply(bytes(msg.data), headers, status, headers.get("Description", ""))

@@ -9,13 +9,14 @@ Rights used: `$JS.API.CONSUMER.{CREATE,MSG.NEXT,DELETE}` and `$JS.API.STREAM.INF
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import random
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from aegis_bus import errors
 from aegis_bus.connection import Bus, Msg, Stored, Subscription
@@ -43,8 +44,7 @@ class Gap:
     wanted: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Delivery:
+class _Delivery(msgspec.Struct, frozen=True):
     """What `$JS.ACK....` says about a delivered message."""
 
     consumer: str
@@ -80,7 +80,7 @@ class OrderedReader:
         self._policy: dict[str, Any] = {"deliver_policy": "by_start_sequence"}
         self._token = secrets.token_hex(8)
         self._inbox = f"_INBOX.{bus.identity.public}.r{self._token}"
-        self._queue: asyncio.Queue[Msg] = asyncio.Queue()
+        self._queue: asyncio.Queue[Msg | None] = asyncio.Queue()  # None: the connection is another one than before
         self._sub: Subscription | None = None
         self._consumer = ""
         self._epoch = 0  # number of the consumer: messages of an earlier one are dropped
@@ -91,15 +91,20 @@ class OrderedReader:
 
     async def __aenter__(self) -> OrderedReader:
         self._sub = await self._bus.subscribe(f"{self._inbox}.>", self._on_msg, timeout=30.0)
+        self._bus.on_link.append(self._on_link)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         if self._sub is not None:
+            self._bus.on_link.remove(self._on_link)
             await self._sub.unsubscribe()
         self._drop()
 
     async def _on_msg(self, msg: Msg) -> None:
         self._queue.put_nowait(msg)
+
+    def _on_link(self) -> None:
+        self._queue.put_nowait(None)
 
     def __aiter__(self) -> AsyncIterator[Stored | Gap]:
         return self
@@ -144,25 +149,17 @@ class OrderedReader:
             return self._take(self._queue.get_nowait())
         try:
             async with asyncio.timeout(self._heartbeat * 2.5):
-                msg = await self._next_msg()
+                msg = await self._queue.get()
         except TimeoutError:
             log.warning("reader of %s: no sign of life for %.0f s, new consumer from %d", self._stream, self._heartbeat * 2.5, self.next_seq)
             self._drop()
             return None
-        return None if msg is None else self._take(msg)
+        return self._take(msg)
 
-    async def _next_msg(self) -> Msg | None:
-        """The next message, or None when the connection is another one than the consumer was made on."""
-        while True:
-            try:
-                async with asyncio.timeout(1.0):
-                    return await self._queue.get()
-            except TimeoutError:
-                if self._generation != self._bus.generation:
-                    return None
-
-    def _take(self, msg: Msg) -> Stored | None:
+    def _take(self, msg: Msg | None) -> Stored | None:
         """What a message means; those of an earlier consumer mean nothing. A delivered message keeps its own subject, a status has the inbox's."""
+        if msg is None:
+            return None
         status = msg.headers.get("Status", "") if not msg.data else ""
         if status:
             if msg.subject == f"{self._inbox}.{self._epoch}":
@@ -202,7 +199,7 @@ class OrderedReader:
     def _ask(self) -> None:
         body = {"batch": self._batch, "expires": int(EXPIRES * NANO), "idle_heartbeat": int(self._heartbeat * NANO)}
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}"
-        if not self._bus.core(subject, json.dumps(body).encode(), reply=f"{self._inbox}.{self._epoch}"):
+        if not self._bus.core(subject, msgspec.json.encode(body), reply=f"{self._inbox}.{self._epoch}"):
             raise errors.Unreachable("E101 no connection")
         self._left = self._batch
 

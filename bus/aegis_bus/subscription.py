@@ -6,9 +6,9 @@ import asyncio
 import functools
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from nats.aio.msg import Msg as NatsMsg
 
 from aegis_bus import errors, metrics
@@ -23,8 +23,7 @@ QUEUE = 65536
 """Messages a subscription holds for its handler before it drops (and counts) new ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class Msg:
+class Msg(msgspec.Struct, frozen=True):
     """A received core message."""
 
     subject: str

@@ -78,6 +78,8 @@ class Supervisor:
         self._closing = False
         self._retired: set[Link] = set()
         self._subs: set[Subscription] = set()
+        self.on_link: list[Callable[[], None]] = []
+        """Called at every new connection, when all subscriptions are on it. They must not raise."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._core: set[asyncio.Task[None]] = set()
         self._boot = secrets.token_hex(16)
@@ -287,6 +289,8 @@ class Supervisor:
         self._servers += [server for server in link.servers if server not in self._servers]
         self._link = link
         self.generation += 1
+        for told in list(self.on_link):
+            told()
         self._tries, self._last_error, self._started = 0, None, time.monotonic()
         self.closed_reason = ""
         self._up.set()

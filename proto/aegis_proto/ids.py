@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 
@@ -39,6 +40,7 @@ def pod_name(index: int) -> str:
     return f"w{index}"
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def pod_index(pod: str) -> int:
     """Inverse of `pod_name`; ValueError on anything else (no leading zeros, no sign)."""
     if _POD.match(pod) is None:

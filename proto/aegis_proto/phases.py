@@ -21,7 +21,7 @@ class Phase(StrEnum):
 
     @property
     def terminal(self) -> bool:
-        return self in (Phase.SUCCEED, Phase.FAILED)
+        return self is Phase.SUCCEED or self is Phase.FAILED
 
     @property
     def is_round(self) -> bool:

@@ -134,7 +134,7 @@ class Executor:
         self.world.tell(f"{self.task.pod}/a{self.task.attempt}", text)
 
     def write_status(self, status: Status) -> None:
-        self._machine.statuses[self.world.key_of(self.task)] = status
+        self._machine.note_status(self.world.key_of(self.task), status)
 
     def note_end(self, last: Exit) -> None:
         self._machine.last_words[self.world.key_of(self.task)] = last

@@ -48,6 +48,7 @@ class Watch(Trace):
 
     def write(self, before: JobState, event: Event, after: JobState, at: int) -> None:
         self._check.steps += 1
+        self._check.world.coverage.events[type(event).__name__] += 1
         if self._lines is not None:
             super().write(before, event, after, at)
         now = max(at, after.head.ledger.since, after.head.createdAt)
@@ -165,6 +166,7 @@ class Check:
             self.problem(f"TerminalStays: {old.phase} -> {new.phase}")
         if new.phase.terminal and not old.phase.terminal:
             self._end(new)
+            self.world.ended()
 
     def _count(self, line: Transition) -> None:
         self.counted.append(line)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 from simulation.loop import PROCESS, Handle, Loop, Process
 from simulation.server import Headers, Server
 
@@ -19,8 +19,7 @@ PING_TIMEOUT = 12.0
 """Seconds of silence after which either side ends the connection (nats-py: up to 60 s; scaled as the other times are)."""
 
 
-@dataclass(slots=True)
-class Msg:
+class Msg(msgspec.Struct):
     subject: str
     data: bytes
     headers: Headers | None
@@ -79,7 +78,7 @@ class Client:
         self.network: Network = NETWORK
         self.loop = self.network.loop
         self.process: Process = PROCESS.get() or Process("?")
-        self.subscriptions: dict[int, tuple[list[str], str]] = {}
+        self.subscriptions: dict[int, tuple[str, str]] = {}
         self.last_error: Exception | None = None
         self.is_connected = False
         self.max_payload = 1 << 20
@@ -155,10 +154,16 @@ class Client:
 
     # --- what the process sends ------------------------------------------------------------------------------------------------------
 
+    def _arrival(self, before: float) -> float:
+        """When what leaves now comes to the other side: not before what left earlier, not during a cut."""
+        at = self.loop.now + self.network.latency()
+        at = max(at, before)
+        cut = self.process.cut_until
+        return at if at > cut else cut
+
     def _post(self, work: Callable[..., None], *args: Any) -> None:
         """Do `work` at the server when what is sent now arrives there."""
-        at = max(self._to_server, self.loop.now + self.network.latency(), self.process.cut_until)
-        self._to_server = at
+        self._to_server = at = self._arrival(self._to_server)
         if len(self._under_way) > 64:
             self._under_way = [handle for handle in self._under_way if handle.when() > self.loop.now]
         self._under_way.append(self.loop.call_at(at, self._arrives, work, args, context=self._nobody))
@@ -173,10 +178,10 @@ class Client:
     async def subscribe(self, subject: str, queue: str = "", cb: Any = None) -> Sub:
         self._sid += 1
         self._handlers[self._sid] = cb
-        self._post(self._subscribed, self._sid, subject.split("."), queue)
+        self._post(self._subscribed, self._sid, subject, queue)
         return Sub(self._sid, subject)
 
-    def _subscribed(self, sid: int, pattern: list[str], queue: str) -> None:
+    def _subscribed(self, sid: int, pattern: str, queue: str) -> None:
         if self.is_connected:
             self.subscriptions[sid] = (pattern, queue)
             self.network.server.subscribed(self, sid, pattern, queue)
@@ -210,8 +215,7 @@ class Client:
     # --- what the process gets ---------------------------------------------------------------------------------------------------------
 
     def _return(self, work: Callable[..., None], *args: Any) -> None:
-        at = max(self._to_client, self.loop.now + self.network.latency(), self.process.cut_until)
-        self._to_client = at
+        self._to_client = at = self._arrival(self._to_client)
         self._under_way.append(self.loop.call_at(at, work, *args, context=self._context))
 
     def deliver(self, sid: int, subject: str, data: bytes, headers: Headers | None, reply: str) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 WEIGHTS = {
     "child_fails": 8,
     "child_is_killed": 3,
-    "port_is_taken": 1,
+    "port_is_taken": 2,
     "agent_is_killed": 6,
     "machine_is_off": 5,
     "daemon_is_killed": 3,
@@ -45,6 +45,8 @@ WEIGHTS = {
     "reports_are_lost": 1,
     "network_is_slow": 2,
     "deliveries_are_lost": 3,
+    "requests_are_lost": 2,
+    "reports_come_again": 3,
     "is_stopped": 0.3,
     "is_suspended": 1,
     "is_restarted": 2,
@@ -62,6 +64,7 @@ class Faults:
         self.world = world
         self.rng = world.rng
         self.drawn: list[tuple[float, str]] = []
+        self._present = ""
 
     def draw(self) -> None:
         names, weights = list(WEIGHTS), list(WEIGHTS.values())
@@ -70,11 +73,19 @@ class Faults:
         for name in self.rng.choices(names, weights, k=number):
             at = min(LAST, at + self.rng.expovariate(1 / gap))
             self.drawn.append((at, name))
-            self.world.later(at, getattr(self, name))
+            self.world.later(at, self._happen, name)
         self.world.later(CALM, self.calm)
 
-    def _tell(self, text: str) -> None:
+    def _happen(self, name: str) -> None:
+        self._present = name
+        getattr(self, name)()
+        self._present = ""
+
+    def _tell(self, text: str, name: str = "") -> None:
+        """It happens: not every fault that is drawn finds a victim."""
         self.world.tell("FAULT", text)
+        if name or self._present:
+            self.world.coverage.faults[name or self._present] += 1
 
     def _harm(self, seconds: float = 0.0) -> None:
         self.world.check.harmed(seconds)
@@ -84,7 +95,7 @@ class Faults:
         world = self.world
         self._tell("no more: everything is repaired")
         world.network.latency = world.latency
-        world.server.lose_delivery = lambda client, subject: False
+        world.server.lose_delivery = world.server.lose_request = world.server.again = None
         if world.server.down:
             world.server.start()
         for machine in world.machines.values():
@@ -254,7 +265,7 @@ class Faults:
 
         def died() -> None:
             if process.steps >= steps:
-                self._tell(f"{process.name} is killed at its step {steps}")
+                self._tell(f"{process.name} is killed at its step {steps}", "master_dies_between_two_steps")
                 self._killed(process.name)
 
         process.on_death.append(died)
@@ -363,9 +374,31 @@ class Faults:
         self.world.server.lose_delivery = lambda client, subject: self.rng.random() < share
 
         def over() -> None:
-            self.world.server.lose_delivery = lambda client, subject: False
+            self.world.server.lose_delivery = None
 
         self.world.later(self.rng.uniform(1.0, 10.0), over)
+
+    def requests_are_lost(self) -> None:
+        """What is sent to the server does not all arrive: a publish without an answer, an answer that never comes, half a batch."""
+        share = self.rng.choice((0.02, 0.1, 0.3))
+        self._tell(f"{share:.0%} of all that is sent to the server is lost")
+        self.world.server.lose_request = lambda subject: self.rng.random() < share
+
+        def over() -> None:
+            self.world.server.lose_request = None
+
+        self.world.later(self.rng.uniform(1.0, 10.0), over)
+
+    def reports_come_again(self) -> None:
+        """Some of what agents and job controllers report is stored a second time, later, behind what was said after it."""
+        share, late = self.rng.choice((0.2, 0.5)), self.rng.choice((0.1, 1.0, 8.0))
+        self._tell(f"{share:.0%} of all reports come a second time, up to {late} s later")
+        self.world.server.again = lambda subject: self.rng.uniform(0.0, late) if self.rng.random() < share else None
+
+        def over() -> None:
+            self.world.server.again = None
+
+        self.world.later(self.rng.uniform(2.0, 15.0), over)
 
     # --- people --------------------------------------------------------------------------------------------------------------------------
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from simulation.world import Key, World
 
 BEAT = 2.0
+LONG = 10.0
+"""Seconds after which the keeper looks by itself; whatever it waits for wakes it."""
 REPEAT = 15.0
 LOOK_AGAIN = (0.0, 0.02, 0.1, 0.3, 1.0, 3.0)
 """Seconds after a wake-up at which the slot is read: a core message comes before the stream has stored it."""
@@ -77,6 +79,16 @@ class Machine:
         for child in [child for child in self.world.children if child.node == self.name]:
             child.kill()
 
+    def note_status(self, key: Key, status: Status) -> None:
+        """What an agent writes into the folder of its slot; the daemon looks there."""
+        self.statuses[key] = status
+        self.look()
+
+    def look(self) -> None:
+        """Something about an agent has changed: whichever daemon is there now looks at it."""
+        if self.daemon is not None:
+            self.daemon.look()
+
     def start_daemon(self) -> None:
         if self.up and (self.daemon is None or not self.daemon.process.alive):
             self.daemon = Daemon(self)
@@ -110,6 +122,7 @@ class Daemon:
         self.bus: Bus | None = None
         self._n = int(self.world.loop.now * 1000)
         self._wake = asyncio.Event()
+        self._linked = asyncio.Event()
         self._told: tuple[SlotStatus, ...] | None = None
         self._tell_now = asyncio.Event()
         self.world.loop.spawn(self.process, self._main())
@@ -123,6 +136,7 @@ class Daemon:
         while self.bus is None:
             try:
                 bus = await aegis_bus.connection.Bus.connect(patches.new_identity(), ["sim"], name=f"node-{self.machine.name}")  # type: ignore[arg-type]
+                bus.on_link.append(self._linked.set)
                 await bus.subscribe(subjects.node_slot(self.machine.name, "*"), self._woken)
             except BusError:
                 await asyncio.sleep(1.0)
@@ -160,16 +174,21 @@ class Daemon:
 
     async def _reread(self) -> None:
         """At every connect, and now and then."""
-        assert self.bus is not None
-        bus, generation = self.bus, -1
-        last = 0.0
         while True:
-            if bus.connected and (bus.generation != generation or self.world.loop.now - last > REPEAT):
-                generation, last = bus.generation, self.world.loop.now
-                await self._read()
-                await self._register()
-                self._tell_now.set()
-            await asyncio.sleep(1.0)
+            self._linked.clear()
+            await self._read()
+            await self._register()
+            self._tell_now.set()
+            await self._within(REPEAT, self._linked)
+
+    @staticmethod
+    async def _within(seconds: float, event: asyncio.Event) -> None:
+        """Until it is set, or for so long."""
+        try:
+            async with asyncio.timeout(seconds):
+                await event.wait()
+        except TimeoutError:
+            pass
 
     async def _register(self) -> None:
         assert self.bus is not None
@@ -201,11 +220,7 @@ class Daemon:
             except BusError:
                 self._tell_now.set()
                 await asyncio.sleep(0.5)
-            try:
-                async with asyncio.timeout(REPEAT):
-                    await self._tell_now.wait()
-            except TimeoutError:
-                pass
+            await self._within(REPEAT, self._tell_now)
 
     @staticmethod
     def _status(record: Record | None) -> SlotStatus:
@@ -228,6 +243,9 @@ class Daemon:
             record.clean,
             record.message,
         )
+
+    def look(self) -> None:
+        self.world.loop.call_soon(self._wake.set, context=self.world.loop.context_of(self.process))
 
     # --- the slot --------------------------------------------------------------------------------------------------------------------
 
@@ -268,11 +286,7 @@ class Daemon:
                 if status is not None and status.plain and not record.plain:
                     self._save(msgspec.structs.replace(record, plain=True))
             if action in (Action.HOLD, Action.STOP):
-                try:
-                    async with asyncio.timeout(1.0):
-                        await self._wake.wait()
-                except TimeoutError:
-                    pass
+                await self._within(LONG, self._wake)
 
     def _record_for(self, slot: Slot) -> Record:
         grace = decode(JobSpec, slot.spec).stopGrace + STOP_MARGIN
@@ -311,7 +325,7 @@ class Daemon:
         machine.agent = Agent(self.world, task)
         self.world.tell(machine.name, f"starts {slot.pod} attempt {slot.attempt}")
         self._save(msgspec.structs.replace(record, stage=Stage.RUNNING, pid=1))
-        machine.agent.process.on_death.append(self._wake.set)
+        machine.agent.process.on_death.append(machine.look)
 
     async def _stop(self, record: Record) -> None:
         agent = self.machine.agent

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import secrets
 import sys
@@ -16,8 +17,12 @@ from typing import Any
 import aegis_bus.connection
 import aegis_bus.identity
 import aegis_bus.link
+import msgspec
+from aegis_proto import messages
+from aegis_proto.state import Head
 from simulation import client
 from simulation.loop import PROCESS, START, Loop
+from simulation.timeouts import timeout
 
 
 class Clock:
@@ -82,6 +87,21 @@ class Identity:
         return b""
 
 
+class Remembered:
+    """A decoder that knows what it has decoded: every process of a world reads the same heads, and they are frozen."""
+
+    def __init__(self, kind: type) -> None:
+        self._decode = msgspec.json.Decoder(kind).decode
+        self._known: dict[bytes, Any] = {}
+
+    def decode(self, data: Any) -> Any:
+        data = bytes(data)
+        found = self._known.get(data)
+        if found is None:
+            found = self._known[data] = self._decode(data)
+        return found
+
+
 class OrderedSet(dict[Any, None]):
     """A set that is walked in the order of insertion: two runs of one seed must not differ by addresses in memory."""
 
@@ -129,6 +149,8 @@ def installed(network: client.Network, rng: random.Random) -> Iterator[None]:
             for real, stand_in in stand_ins.items():
                 if module.__dict__.get(real.__name__) is real:
                     put(module, real.__name__, stand_in)
+    put(messages, "_decoders", {**messages._decoders, Head: Remembered(Head)})
+    put(asyncio, "timeout", timeout)
     put(aegis_bus.link, "Client", client.Client)
     put(aegis_bus.connection, "Bus", Bus)
     put(aegis_bus.identity.Identity, "new", staticmethod(new_identity))

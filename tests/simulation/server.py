@@ -79,20 +79,16 @@ class Pull:
 class Consumer:
     name: str
     stream: str
-    patterns: list[list[str]]
+    patterns: list[str]
     position: int
     """Sequence of the stream to look at next."""
     delivered: int = 0
     only: list[int] | None = None
     """Sequences to deliver, when it does not simply follow the stream."""
     pulls: list[Pull] = field(default_factory=list)
-    known: dict[str, bool] = field(default_factory=dict)
 
     def wants(self, subject: str) -> bool:
-        known = self.known.get(subject)
-        if known is None:
-            known = self.known[subject] = any(matches(pattern, subject.split(".")) for pattern in self.patterns)
-        return known
+        return any(matches(pattern, subject) for pattern in self.patterns)
 
 
 @dataclass
@@ -110,13 +106,16 @@ class Refused(Exception):
         self.body = {"error": {"code": code, "err_code": err_code, "description": text}}
 
 
-def matches(pattern: list[str], tokens: list[str]) -> bool:
-    for i, wanted in enumerate(pattern):
-        if wanted == ">":
+@functools.lru_cache(maxsize=1 << 16)
+def matches(pattern: str, subject: str) -> bool:
+    """Remembered from world to world: their subjects are much the same."""
+    wanted, tokens = pattern.split("."), subject.split(".")
+    for i, token in enumerate(wanted):
+        if token == ">":
             return len(tokens) > i
-        if i >= len(tokens) or wanted not in ("*", tokens[i]):
+        if i >= len(tokens) or token not in ("*", tokens[i]):
             return False
-    return len(pattern) == len(tokens)
+    return len(wanted) == len(tokens)
 
 
 @functools.lru_cache(maxsize=256)
@@ -135,6 +134,10 @@ def seconds(text: str) -> float:
     return float(text[:-1]) * units[text[-1]] if text[-1] in units else float(text)
 
 
+Listener = tuple["Client", int, str]
+"""A client, the id of its subscription, its queue group."""
+
+
 class Server:
     """`handle` takes what a client sent, when it arrives; `deliver` of a client is told what it gets."""
 
@@ -147,12 +150,21 @@ class Server:
         self.clients: list[Client] = []
         self.on_stored: Callable[[Stream, list[Message], Client | None], None] = lambda stream, messages, client: None
         """Told of every accepted write (the messages of one batch together), before anybody is answered."""
-        self.lose_delivery: Callable[[Client, str], bool] = lambda client, subject: False
+        self.lose_delivery: Callable[[Client, str], bool] | None = None
         """Says whether a message on its way to a subscriber is lost (a slow consumer, a full buffer)."""
+        self.lose_request: Callable[[str], bool] | None = None
+        """Says whether what was sent to a subject never arrives."""
+        self.again: Callable[[str], float | None] | None = None
+        """Seconds after which a report to a subject is stored once more, as by a publisher whose ids have been forgotten; None: not at all."""
         self.dedup = True
         self._batches: dict[str, Batch] = {}
-        self._routes: dict[str, list[tuple[Client, int, str]]] = {}
-        self._inboxes: dict[str, list[tuple[Client, int, str]]] = {}
+        self._listeners: dict[str, list[Listener]] = {}
+        """Pattern -> who subscribed it."""
+        self._patterns: dict[str, list[list[Listener]]] = {}
+        """Subject -> the lists of `_listeners` that hear it; forgotten when there is a pattern never heard of before."""
+        self._routes: dict[str, list[Listener]] = {}
+        """Subject -> who hears it; forgotten when somebody comes or goes."""
+        self._inboxes: dict[str, list[Listener]] = {}
         """`_INBOX.<key>.<token>` -> who subscribed it or something below; all other subjects are looked up in `_routes`."""
         self._stream_of: dict[str, Stream | None] = {}
         self._context = loop.context_of(None)
@@ -195,54 +207,64 @@ class Server:
 
     # --- who listens ---------------------------------------------------------------------------------------------------------------
 
-    def subscribed(self, client: Client, sid: int, pattern: list[str], queue: str) -> None:
-        if pattern[0] == "_INBOX":
-            self._inboxes.setdefault(".".join(pattern[:3]), []).append((client, sid, queue))
+    def subscribed(self, client: Client, sid: int, pattern: str, queue: str) -> None:
+        if pattern.startswith("_INBOX."):
+            self._inboxes.setdefault(pattern.rpartition(".")[0], []).append((client, sid, queue))
+            return
+        if pattern not in self._listeners:
+            self._listeners[pattern] = []
+            self._patterns.clear()
+        self._listeners[pattern].append((client, sid, queue))
+        self._routes.clear()
+
+    def unsubscribed(self, client: Client, sid: int, pattern: str, queue: str) -> None:
+        if pattern.startswith("_INBOX."):
+            self._inboxes[pattern.rpartition(".")[0]].remove((client, sid, queue))
         else:
+            self._listeners[pattern].remove((client, sid, queue))
             self._routes.clear()
 
-    def unsubscribed(self, client: Client, sid: int, pattern: list[str], queue: str) -> None:
-        if pattern[0] == "_INBOX":
-            self._inboxes[".".join(pattern[:3])].remove((client, sid, queue))
-        else:
-            self._routes.clear()
-
-    def _route(self, subject: str) -> list[tuple[Client, int, str]]:
+    def _route(self, subject: str) -> list[Listener]:
         if subject.startswith("_INBOX."):
             inbox, _, last = subject.rpartition(".")
             return self._inboxes.get(inbox, []) if last else []
         found = self._routes.get(subject)
         if found is None:
-            tokens = subject.split(".")
-            found = [
-                (client, sid, queue) for client in self.clients for sid, (pattern, queue) in client.subscriptions.items() if matches(pattern, tokens)
-            ]
-            self._routes[subject] = found
+            heard = self._patterns.get(subject)
+            if heard is None:
+                heard = self._patterns[subject] = [who for pattern, who in self._listeners.items() if matches(pattern, subject)]
+            found = self._routes[subject] = [listener for who in heard for listener in who]
         return found
 
     def _send(self, subject: str, data: bytes, headers: Headers | None, reply: str = "", to: str = "") -> int:
         """To everybody who listens on `to` (default: the subject itself); how many."""
         routes = self._route(to or subject)
-        groups: dict[str, list[tuple[Client, int, str]]] = {}
+        if not routes:
+            return 0
+        groups: dict[str, list[Listener]] | None = None
         n = 0
         for entry in routes:
             client, sid, queue = entry
             if queue:
+                groups = groups if groups is not None else {}
                 groups.setdefault(queue, []).append(entry)
                 continue
             n += 1
-            if not self.lose_delivery(client, subject):
+            if self.lose_delivery is None or not self.lose_delivery(client, subject):
                 client.deliver(sid, subject, data, headers, reply)
-        for members in groups.values():
-            client, sid, _ = self.rng.choice(members)
-            n += 1
-            client.deliver(sid, subject, data, headers, reply)
+        if groups is not None:
+            for members in groups.values():
+                client, sid, _ = self.rng.choice(members)
+                n += 1
+                client.deliver(sid, subject, data, headers, reply)
         return n
 
     # --- what clients send -----------------------------------------------------------------------------------------------------------
 
     def handle(self, client: Client | None, subject: str, data: bytes, headers: Headers | None, reply: str) -> None:
         """One message has arrived."""
+        if client is not None and self.lose_request is not None and self.lose_request(subject):
+            return
         if subject.startswith("$JS.API."):
             self._api(client, subject[8:], data, reply)
             return
@@ -253,10 +275,22 @@ class Server:
                 answer = self._publish(stream, client, subject, data, headers or {})
             except Refused as refused:
                 answer = json(refused.body)
+            if (
+                self.again is not None
+                and stream.name == "REPORTS"
+                and not subject.endswith(".fact.job")
+                and (late := self.again(subject)) is not None
+            ):
+                self.loop.call_later(late, self._store_again, subject, data, context=self._context)
             if reply and answer is not None:
                 self._send(reply, answer, None)
         elif reply and not heard:
             self._status(reply, "503", "No Responders")
+
+    def _store_again(self, subject: str, data: bytes) -> None:
+        stream = self._holder(subject)
+        if stream is not None and not self.down:
+            self._stored(stream, [self._append(stream, subject, data, {})], None)
 
     def _status(self, reply: str, status: str, description: str = "", **headers: str) -> None:
         told = {"Status": status, **({"Description": description} if description else {})}
@@ -264,9 +298,8 @@ class Server:
 
     def _holder(self, subject: str) -> Stream | None:
         if subject not in self._stream_of:
-            tokens = subject.split(".")
             self._stream_of[subject] = next(
-                (s for s in self.streams.values() if any(matches(p.split("."), tokens) for p in s.config.get("subjects", ()))), None
+                (s for s in self.streams.values() if any(matches(pattern, subject) for pattern in s.config.get("subjects", ()))), None
             )
         return self._stream_of[subject]
 
@@ -372,9 +405,9 @@ class Server:
         rule = stream.config.get("republish")
         if not rule:
             return
-        source, tokens = rule["src"].split("."), message.subject.split(".")
-        if not matches(source, tokens):
+        if not matches(rule["src"], message.subject):
             return
+        source, tokens = rule["src"].split("."), message.subject.split(".")
         if source[-1] == ">":
             target = ".".join([*rule["dest"].split(".")[:-1], *tokens[len(source) - 1 :]])
         else:
@@ -454,14 +487,13 @@ class Server:
             "last_seq": stream.last,
         }
         if wanted := body.get("subjects_filter"):
-            pattern = wanted.split(".")
-            state["subjects"] = {s: len(seqs) for s, seqs in stream.by_subject.items() if matches(pattern, s.split("."))}
+            state["subjects"] = {s: len(seqs) for s, seqs in stream.by_subject.items() if matches(wanted, s)}
         return {"config": stream.config, "state": state}
 
     def _purge(self, stream: Stream, body: dict[str, Any]) -> dict[str, Any]:
-        pattern = body.get("filter", ">").split(".")
+        pattern = body.get("filter", ">")
         below = body.get("seq", stream.last + 1)
-        gone = [seq for seq, m in stream.messages.items() if seq < below and matches(pattern, m.subject.split("."))]
+        gone = [seq for seq, m in stream.messages.items() if seq < below and matches(pattern, m.subject)]
         for seq in gone:
             stream.drop(seq)
         return {"success": True, "purged": len(gone)}
@@ -491,8 +523,8 @@ class Server:
         if "multi_last" not in body:
             self._direct_one(stream, body.get("seq", 0), reply)
             return
-        patterns = [text.split(".") for text in body["multi_last"]]
-        found = sorted(seqs[-1] for subject, seqs in stream.by_subject.items() if any(matches(pattern, subject.split(".")) for pattern in patterns))
+        patterns = body["multi_last"]
+        found = sorted(seqs[-1] for subject, seqs in stream.by_subject.items() if any(matches(pattern, subject) for pattern in patterns))
         if len(found) > DIRECT_SUBJECTS:
             self._status(reply, "413", "Too Many Results")
         elif not found:
@@ -526,8 +558,7 @@ class Server:
 
     def _create_consumer(self, stream_name: str, name: str, config: dict[str, Any]) -> dict[str, Any]:
         stream = self._find(stream_name)
-        patterns = [text.split(".") for text in config.get("filter_subjects", [">"])]
-        consumer = Consumer(name, stream_name, patterns, max(1, config.get("opt_start_seq", 1)))
+        consumer = Consumer(name, stream_name, config.get("filter_subjects", [">"]), max(1, config.get("opt_start_seq", 1)))
         if config["deliver_policy"] == "last_per_subject":
             consumer.only = sorted(seqs[-1] for subject, seqs in stream.by_subject.items() if consumer.wants(subject))
             consumer.position = stream.last + 1

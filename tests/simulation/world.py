@@ -25,18 +25,20 @@ import structlog
 from aegis_agent.handover import WorkerTask
 from aegis_bus.errors import BusError, WrongLastSequence
 from aegis_bus.jobstore import JobStore
-from aegis_master import machine
+from aegis_master import machine, transitions
 from aegis_master.clock import ServerClock
 from aegis_master.judge import JudgeTimes
 from aegis_master.settings import MasterSettings, OwnerSettings
 from aegis_master.story import retries
 from aegis_proto import messages, subjects
 from aegis_proto.messages import Era
+from aegis_proto.phases import Phase
 from aegis_proto.state import JobSpec
 from aegis_proto.streams import stream_configs
 from simulation import agents, patches
 from simulation.check import Check
 from simulation.client import Network
+from simulation.coverage import Coverage, name_of
 from simulation.faults import Faults
 from simulation.loop import START, Loop, Process, kill
 from simulation.machines import Machine
@@ -117,6 +119,8 @@ class Result:
     counted: int
     retries: str = ""
     faults: list[tuple[float, str]] = field(default_factory=list)
+    """As drawn: virtual second, name."""
+    coverage: Coverage = field(default_factory=Coverage)
     traces: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Master -> its trace, when the story is kept."""
 
@@ -162,6 +166,7 @@ class World:
         self.controllers: dict[str, JobController] = {}
         self.credentials: Credentials | None = None
         self.machines: dict[str, Machine] = {}
+        self.coverage = Coverage()
         self.faults = Faults(self)
         self._names = 0
         self._nobody = self.loop.context_of(None)
@@ -240,16 +245,10 @@ class World:
             except BusError:
                 await asyncio.sleep(1.0)
 
-    def _look(self) -> None:
-        """Four times a second: has the job ended?"""
-        state = self.check.state
-        if self.loop.now >= LIMIT:
-            self.loop.stop()
-        elif state is not None and state.head.phase.terminal:
-            self.over = True
-            self.later(AFTER_END, self.loop.stop)
-        else:
-            self.later(0.25, self._look)
+    def ended(self) -> None:
+        """The job is in a terminal phase, as stored. A little later so is the world."""
+        self.over = True
+        self.later(AFTER_END, self.loop.stop)
 
     def play(self) -> Result:
         options = self.options
@@ -267,7 +266,7 @@ class World:
             self.faults.draw()
         else:
             self.scene.play(self)
-        self.later(0.5, self._look)
+        self.later(LIMIT, self.loop.stop)
         self.loop.run()
         self.check.ends(self.loop.now)
         for error in self.loop.errors:
@@ -286,6 +285,7 @@ class World:
             len(self.check.counted),
             retries(self.check.state.shards) if self.check.state is not None else "",
             self.faults.drawn,
+            self.coverage,
             self.check.traces,
         )
 
@@ -347,6 +347,15 @@ def _staged(world: World) -> Iterator[None]:
     for name, value in stand_ins.items():
         put(worker, name, value)
     put(agents, "WORLD", world)
+    find = transitions.find
+
+    def found(source: Phase | None, target: Phase, trigger: transitions.Trigger) -> transitions.Edge | None:
+        edge = find(source, target, trigger)
+        if edge is not None:
+            world.coverage.rows[name_of(edge)] += 1
+        return edge
+
+    put(transitions, "find", found)
     put(ServerClock.__init__, "__defaults__", (clock.time, clock.monotonic))
     handler = Loud(world)
     root = logging.getLogger()
@@ -386,6 +395,18 @@ class _Ports:
 
 BETWEEN = 16
 """Worlds after which what is left of them is collected: each time costs as much as a third of a world."""
+KEPT: list[World] = []
+
+
+def play_and_keep(seeds: Iterable[int]) -> Iterator[Result]:
+    """Play worlds in a process that will end without a cleanup (`run.in_child`): what is left of each, about 2 MB, stays where it lies."""
+    gc.disable()
+    for seed in seeds:
+        world = World(seed)
+        KEPT.append(world)
+        with _staged(world):
+            result = world.play()
+        yield result
 
 
 def play(seeds: Iterable[int], story: bool = False, scene: Scene | None = None) -> Iterator[Result]:
