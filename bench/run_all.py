@@ -18,6 +18,7 @@ HERE = Path(__file__).resolve().parent
 BENCHES: dict[str, tuple[str, ...]] = {
     "machine_step": (),
     "fabric_model": (),
+    "port_counters": (),
     "commit_scale": (),
     "order_scale": (),
     "agent_rest": (),

@@ -36,6 +36,7 @@ CODES: dict[str, str] = {
     "ibdiagnet_error": "ibdiagnet reported an error",
     "ibdiagnet_warning": "ibdiagnet reported a warning",
     "inforom_corrupted": "the board's infoROM is corrupted",
+    "listing_incomplete": "a tool's summary counts more, or fewer, than it listed",
     "mlu_error": "cnmon shows an error for the card",
     "mlxlink_recommendation": "mlxlink recommends an action",
     "module_bias": "a laser's bias current is out of range",

@@ -1,7 +1,8 @@
 """ibqueryerrors: ports with counts above its thresholds.
 
 Only lines of one port are used: the "port ALL" line of a switch adds narrow counters and is wrong (255 where one port has 1234). PortXmitWait is
-congestion. A lifetime count above the usual sample limit is a warning, below it a remark.
+congestion. The summary's count of bad nodes is held against those listed. A lifetime count above the usual sample limit is a warning, below it a
+remark.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ def looks(text: str) -> bool:
 
 def read(draft: Draft, text: str) -> None:
     name: str | None = None
+    named = 0
     for line in text.split("\n"):
         if match := NODE.match(line):
             name = match["name"]
+            named += 1
         elif match := PORT.match(line):
             if match["port"] != "ALL":
                 add(draft, name, match["guid"], match["port"], match["rest"])
@@ -35,7 +38,11 @@ def read(draft: Draft, text: str) -> None:
             if draft.items:
                 draft.items[-1]["link"] = match["link"]
         elif match := SUMMARY.match(line):
-            draft.item("summary", "summary", nodes=int(match["nodes"][:18]), bad_nodes=int(match["bad"][:18]))
+            bad = int(match["bad"][:18])
+            draft.item("summary", "summary", nodes=int(match["nodes"][:18]), bad_nodes=bad)
+            if named != bad:
+                draft.finding("listing_incomplete", "info", "summary", f"{bad} bad nodes by the summary, {named} listed")
+            named = 0
         elif not NOISE.match(line):
             draft.unread("line not understood", line)
 

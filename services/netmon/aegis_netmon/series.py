@@ -22,6 +22,8 @@ from aegis_parsers.ib import counters
 State = Literal["baseline", "counting", "reset", "saturated", "unknown"]
 WINDOW = 30
 """Steps kept per port: five minutes at a poll of 10 s."""
+NONE: Mapping[str, int] = {}
+"""No counts: most steps have none, and share it."""
 TRAFFIC = ("port_xmit_data", "port_rcv_data", "port_xmit_packets", "port_rcv_packets")
 
 
@@ -132,7 +134,7 @@ def observe(old: Port | None, poll: Poll) -> Port:
         values[name] = old.values[name]
     traffic = [deltas.pop(name, 0) if poll.values.get(name) is not None and odd.get(name) != "baseline" else None for name in TRAFFIC]
     bits = [None if words is None else counters.octets(words) * 8 for words in traffic[:2]]
-    step = Step(poll.at, poll.at - old.at, deltas, frozenset(least), frozenset(reset), bits[0], bits[1], traffic[2], traffic[3])
+    step = Step(poll.at, poll.at - old.at, deltas or NONE, frozenset(least), frozenset(reset), bits[0], bits[1], traffic[2], traffic[3])
     return _stepped(old, poll, step, values, odd)
 
 

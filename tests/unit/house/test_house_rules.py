@@ -37,7 +37,7 @@ PURE = {
     "aegis_jobcontroller": ["plan", "facts", "pending", "world"],
     "aegis_lognexus": ["evidence", "readings", "verdict"],
     "aegis_agent": ["orders", "env", "nested", "mode"],
-    "aegis_netmon": ["series", "rates", "ber", "flaps", "health", "expected", "limits", "topology", "users", "routing"],
+    "aegis_netmon": ["series", "rates", "ber", "flaps", "health", "expected", "limits", "topology", "users", "routing", "correlate", "pairs", "transport", "sweep"],
 }
 """Decisions: no clock, no loop, no bus, no files, no randomness of their own (a random.Random may be an argument)."""
 FORBIDDEN = {"asyncio", "nats", "time", "secrets", "socket", "subprocess", "threading", "aegis_bus", "pathlib", "os", "uuid"}

@@ -1,0 +1,143 @@
+"""Live reading of /sys/class/infiniband, so that nothing one file does harms the rest.
+
+Reads only; any driver. An excluded device is not opened at all. A file that cannot be read is None (unknown) and nothing else; a port whose counters
+all fail is left alone for a while, longer each time (a port in switching mode answers EINVAL; one whose registers the driver may not read floods the
+kernel log). Omni-Path adapters are listed as unsupported and not read.
+"""
+
+from __future__ import annotations
+
+import errno
+import fnmatch
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+ROOT = Path("/sys/class/infiniband")
+FOLDERS = ("counters", "hw_counters")
+ONCE = ("state", "phys_state", "rate", "link_layer", "lid")
+QUARANTINE_MOST = 64
+"""Polls that a port is left alone at most."""
+NOISE = re.compile(r"mlx5_core (?P<pci>[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]): .*ACCESS_REG\(0x[0-9a-f]+\) op_mod\(0x1\) failed")
+
+
+class PortReading(msgspec.Struct, frozen=True):
+    """One port. `counters` by name, None where unreadable; `note` says why a port was not read ("unsupported: Omni-Path", "left alone ...")."""
+
+    device: str
+    port: int
+    state: str | None
+    phys_state: str | None
+    gbps: float | None
+    layer: str | None
+    lid: int | None
+    counters: dict[str, int | None]
+    note: str = ""
+
+
+class Reader:
+    """Keeps which ports are left alone; everything else is read anew at each poll. `open_text` reads one file (for tests)."""
+
+    def __init__(self, root: Path = ROOT, exclude: Sequence[str] = (), open_text: Callable[[Path], str] | None = None) -> None:
+        self.root, self.exclude = root, tuple(exclude)
+        self.read = open_text or (lambda path: path.read_text(errors="replace"))
+        self._alone: dict[str, tuple[int, int]] = {}
+        self._stopped: set[str] = set()
+
+    def poll(self) -> list[PortReading]:
+        """Every port of every device that is not excluded; [] where there is no InfiniBand."""
+        found = []
+        for device in names(self.root):
+            if any(fnmatch.fnmatch(device, pattern) for pattern in self.exclude):
+                continue
+            for number in names(self.root / device / "ports"):
+                if number.isdigit():
+                    found.append(self.port(device, int(number)))
+        return found
+
+    def stop(self, pci: str) -> str | None:
+        """Reads the device at this PCI address no more: its registers flood the kernel log (see `own_noise`). Gives its name."""
+        for device in names(self.root):
+            try:
+                here = os.path.basename(os.readlink(self.root / device / "device"))
+            except OSError:
+                continue
+            if here == pci:
+                self._stopped.add(device)
+                return device
+        return None
+
+    def port(self, device: str, number: int) -> PortReading:
+        """One port, or why it was not read."""
+        key = f"{device}/{number}"
+        if device.startswith("hfi1"):
+            return PortReading(device, number, None, None, None, "OmniPath", None, {}, "unsupported: Omni-Path")
+        if device in self._stopped:
+            return PortReading(device, number, None, None, None, None, None, {}, "left alone: reading it floods the kernel log")
+        left, last = self._alone.get(key, (0, 0))
+        if left > 0:
+            self._alone[key] = (left - 1, last)
+            return PortReading(device, number, None, None, None, None, None, {}, f"left alone for {left} more polls: its counters failed")
+        folder = self.root / device / "ports" / str(number)
+        facts = {name: self.text(folder / name)[0] for name in ONCE}
+        counters: dict[str, int | None] = {}
+        failed = 0
+        for group in FOLDERS:
+            for name in names(folder / group):
+                text, error = self.text(folder / group / name)
+                counters[name] = int(text) if text is not None and text.isascii() and text.isdigit() else None
+                failed += error in (errno.EINVAL, errno.EIO)
+        note = ""
+        if counters and failed == len(counters):
+            again = min(max(2 * last, 1), QUARANTINE_MOST)
+            self._alone[key] = (again, again)
+            note = "every counter failed"
+        elif key in self._alone:
+            del self._alone[key]
+        rate = re.match(r"([\d.]+) Gb/sec", facts["rate"] or "")
+        return PortReading(
+            device,
+            number,
+            bare(facts["state"]),
+            bare(facts["phys_state"]),
+            float(rate[1]) if rate else None,
+            facts["link_layer"],
+            number_of(facts["lid"]),
+            counters,
+            note,
+        )
+
+    def text(self, path: Path) -> tuple[str | None, int]:
+        """The stripped text of a file, or None with the errno."""
+        try:
+            return self.read(path).strip(), 0
+        except OSError as error:
+            return None, error.errno or 0
+
+
+def own_noise(line: str) -> str | None:
+    """The PCI address in a kernel line that reading counters itself provokes; such a line is no fault of the network."""
+    match = NOISE.search(line)
+    return match["pci"] if match else None
+
+
+def names(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def bare(text: str | None) -> str | None:
+    """ "4: ACTIVE" -> "ACTIVE"."""
+    return None if text is None else re.sub(r"^\d+:\s*", "", text)
+
+
+def number_of(text: str | None) -> int | None:
+    try:
+        return int(text or "", 0)
+    except ValueError:
+        return None

@@ -1,0 +1,238 @@
+"""What users of other network monitors complained about, one test each, in the order of the collected list (numbers are its rows)."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from aegis_netmon import flaps, pairs, sweep, transport
+from aegis_netmon.correlate import PortEvent
+from aegis_netmon.expected import Seen, fabric_ports, unsupported
+from aegis_netmon.flaps import Dip, History
+from aegis_netmon.health import judge
+from aegis_netmon.series import Poll, observe
+from aegis_parsers import parse
+from aegis_parsers.ib import counters
+from aegis_parsers.ib.live import Reader, own_noise
+
+FLOOD = "mlx5_core 0000:05:00.0: mlx5_cmd_out_err:835:(pid 18360): ACCESS_REG(0x805) op_mod(0x1) failed, status bad operation(0x2)"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Callable[..., Path]:
+    """Makes ports of a false /sys/class/infiniband."""
+
+    def make(device: str, port: int = 1, *, pci: str = "", **files: str) -> Path:
+        folder = tmp_path / device / "ports" / str(port)
+        everything = {
+            "state": "4: ACTIVE",
+            "phys_state": "5: LinkUp",
+            "rate": "400 Gb/sec (4X NDR)",
+            "link_layer": "InfiniBand",
+            "lid": "0x4",
+        } | files
+        everything |= {"counters/symbol_error": "3", "hw_counters/packet_seq_err": "7"}
+        for name, text in everything.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text + "\n")
+        if pci:
+            (tmp_path / device / "device").symlink_to(f"../../../{pci}")
+        return tmp_path
+
+    return make
+
+
+def refusing(*parts: str, code: int = errno.EINVAL) -> tuple[Callable[[Path], str], list[str]]:
+    """Reads files, except those whose path holds one of the parts; and the list of all that was opened."""
+    opened: list[str] = []
+
+    def read(path: Path) -> str:
+        opened.append(str(path))
+        if any(part in str(path) for part in parts):
+            raise OSError(code, "refused")
+        return path.read_text()
+
+    return read, opened
+
+
+def test_row_1_bandwidth_is_octets_and_not_a_quarter_of_them() -> None:
+    port = observe(observe(None, Poll("0x1", 1, 0.0, {"port_xmit_data": 0})), Poll("0x1", 1, 1.0, {"port_xmit_data": 12_500_000_000 // 4}))
+    assert port.steps[-1].xmit_bits == 100e9
+
+
+def test_row_2_no_pma_and_missing_files_are_unknown_and_nothing_else_is_lost(tree: Callable[..., Path]) -> None:
+    root = tree("mlx4_0", **{"counters/link_downed": "N/A (no PMA)", "counters/port_rcv_errors": "5"})
+    (port,) = Reader(root).poll()
+    assert port.counters == {"link_downed": None, "port_rcv_errors": 5, "symbol_error": 3, "packet_seq_err": 7}
+    dump = parse(
+        "sysfs", "mlx4_0/ports/1/counters/link_downed:N/A (no PMA)\nmlx4_0/ports/1/counters/port_rcv_errors:5\nmlx4_0/ports/1/state:4: ACTIVE"
+    )
+    assert dump.items[0]["counters"] == {"port_rcv_errors": 5}
+    assert dump.health == "unknown"
+
+
+def test_row_3_a_port_that_answers_einval_costs_nobody_else_a_metric(tree: Callable[..., Path]) -> None:
+    tree("mlx5_0")
+    root = tree("mlx5_1")
+    read, opened = refusing("mlx5_1/ports/1/counters", "mlx5_1/ports/1/hw_counters")
+    reader = Reader(root, open_text=read)
+    first = {port.device: port for port in reader.poll()}
+    assert first["mlx5_0"].counters["symbol_error"] == 3
+    assert first["mlx5_1"].note == "every counter failed"
+    opened.clear()
+    assert {port.device: port.note for port in reader.poll()}["mlx5_1"].startswith("left alone")
+    assert not [path for path in opened if "mlx5_1" in path]
+    notes = [next(port.note for port in reader.poll() if port.device == "mlx5_1") for _ in range(4)]
+    assert [note == "every counter failed" for note in notes] == [True, False, False, True]
+
+
+def test_row_4_a_device_whose_reading_floods_the_kernel_log_is_left_alone_and_the_line_is_our_own(tree: Callable[..., Path]) -> None:
+    root = tree("mlx5_2", pci="0000:05:00.0")
+    pci = own_noise(FLOOD)
+    assert pci == "0000:05:00.0"
+    assert own_noise("mlx5_core 0000:05:00.0: Detected insufficient power on the PCIe slot (27W).") is None
+    read, opened = refusing()
+    reader = Reader(root, open_text=read)
+    assert reader.stop(pci) == "mlx5_2"
+    assert [port.note for port in reader.poll()] == ["left alone: reading it floods the kernel log"]
+    assert not opened
+    assert parse("dmesg", FLOOD).findings == ()
+
+
+def test_row_5_an_excluded_device_is_not_opened(tree: Callable[..., Path]) -> None:
+    tree("mlx5_0")
+    root = tree("mlx5_bond_0")
+    read, opened = refusing()
+    assert [port.device for port in Reader(root, ("mlx5_bond*",), read).poll()] == ["mlx5_0"]
+    assert not [path for path in opened if "bond" in path]
+
+
+def test_row_6_a_port_without_a_readable_rate_is_read_all_the_same(tree: Callable[..., Path]) -> None:
+    read, _ = refusing("/rate")
+    (port,) = Reader(tree("mana_0"), open_text=read).poll()
+    assert (port.gbps, port.state, port.counters["symbol_error"]) == (None, "ACTIVE", 3)
+
+
+def test_row_7_omni_path_is_called_unsupported_and_not_broken(tree: Callable[..., Path]) -> None:
+    (port,) = Reader(tree("hfi1_0")).poll()
+    assert (port.layer, port.note) == ("OmniPath", "unsupported: Omni-Path")
+    seen = [Seen("n0", "hfi1_0", 1, False, "OmniPath")]
+    assert unsupported(seen) == seen
+    assert fabric_ports(seen) == []
+
+
+def test_row_8_hw_counters_have_a_unit_and_a_meaning(shared: Path) -> None:
+    items = parse("sysfs", (shared / "net/sysfs/h100_sys_class_infiniband.json").read_text()).items
+    seen = {name for item in items if isinstance(item.get("counters"), dict) for name in item["counters"]}  # type: ignore[union-attr]
+    assert {"packet_seq_err", "local_ack_timeout_err", "roce_adp_retrans"} <= seen
+    unknown = {name for name in seen if (row := counters.known(name)) is None or not row.unit or not row.meaning}
+    assert not unknown
+
+
+def test_row_9_adapters_are_read_like_switches_and_the_summary_is_held_against_what_was_read(shared: Path) -> None:
+    parsed = parse("ibqueryerrors", (shared / "net/ibsim/ibqueryerrors.txt").read_text())
+    nodes = {item["node"] for item in parsed.items if item["kind"] == "port"}
+    assert nodes == {"node06 mlx5_0", "leaf3", "leaf2"}
+    text = (shared / "net/ibsim/ibqueryerrors.txt").read_text()
+    cut = "\n".join(line for line in text.split("\n") if "node06" not in line and "0x10000b" not in line)
+    found = [finding.evidence for finding in parse("ibqueryerrors", cut).findings if finding.code == "listing_incomplete"]
+    assert found == ["3 bad nodes by the summary, 2 listed"]
+    assert "listing_incomplete" not in {finding.code for finding in parsed.findings}
+
+
+def test_row_10_dead_paths_do_not_spend_the_time_of_a_sweep() -> None:
+    targets = [f"n{n}" for n in range(20)]
+    silence: dict[str, int] = {}
+    for number in range(3):
+        now, run = 0.0, sweep.start(targets, 0.0, 10.0, silence, number)
+        while (turn := sweep.ask(run, now)) is not None:
+            target, patience = turn
+            dead = target in ("n0", "n1", "n2")
+            now += patience if dead else 0.05
+            run = sweep.told(run, target, not dead)
+        assert now <= 10.0
+        told = sweep.report(run, now)
+        assert told.answered == 17
+        assert not told.whole
+        silence = dict(run.silence)
+    assert set(told.silent) | set(told.skipped) == {"n0", "n1", "n2"}
+
+
+def test_row_10_what_the_budget_did_not_reach_is_listed() -> None:
+    run = sweep.start(["a", "b"], 0.0, 1.0)
+    run = sweep.told(run, "a", True)
+    assert sweep.ask(run, 1.0) is None
+    assert sweep.report(run, 1.0) == sweep.Report(False, 1.0, 1, (), ("b",), ())
+
+
+def test_row_12_a_flap_clears_by_itself_after_a_stable_time() -> None:
+    dips = tuple(Dip(at, at + 30) for at in (0.0, 1000.0, 2000.0))
+    assert flaps.judge(History(True, dips), 3000.0).state == "flapping"
+    assert flaps.judge(History(True, dips), 2030.0 + 6 * 3600).state == "up"
+
+
+def test_row_13_a_drop_stays_visible_when_the_link_is_back() -> None:
+    history = flaps.observe(flaps.observe(flaps.observe(History(), 0.0, True), 10.0, False), 310.0, True)
+    verdict = flaps.judge(history, 311.0)
+    assert (verdict.state, verdict.longest) == ("was_down", 300.0)
+    assert [finding.code for finding in judge(observe(None, Poll("0x1", 1, 0.0, {})), verdict).findings] == ["link_was_down"]
+
+
+def test_row_14_it_is_the_delta_of_link_downed_that_counts_and_not_its_value() -> None:
+    old = observe(observe(None, Poll("0x1", 1, 0.0, {"link_downed": 200}, "a")), Poll("0x1", 1, 10.0, {"link_downed": 200}, "a"))
+    assert judge(old, flaps.FlapVerdict("up")).findings == ()
+    new = observe(old, Poll("0x1", 1, 20.0, {"link_downed": 201}, "a"))
+    assert [finding.story for finding in judge(new, flaps.FlapVerdict("up")).findings] == ["link_downed rose by 1 in 20 s"]
+
+
+def test_row_16_a_slow_pair_of_fast_nodes_is_a_matter_of_routes() -> None:
+    verdict = pairs.judge({("1", "2"): 12.0, ("1", "3"): 24.0, ("2", "4"): 24.5, ("3", "4"): 24.0})
+    assert verdict.nodes == {}
+    assert verdict.routes == (("1", "2"),)
+
+
+def test_row_17_a_node_that_halves_every_pair_is_slow_itself() -> None:
+    names = "abcdef"
+    measured = {(x, y): (11.0 if "c" in (x, y) else 23.0) for n, x in enumerate(names) for y in names[n + 1 :]}
+    verdict = pairs.judge(measured)
+    assert verdict.nodes == {"c": pytest.approx(0.478, abs=0.01)}
+    assert not verdict.routes
+
+
+def test_row_16_with_too_few_pairs_the_answer_is_what_to_measure() -> None:
+    verdict = pairs.judge({("1", "2"): 12.0, ("3", "4"): 24.0})
+    assert not verdict.nodes
+    assert ("1", "3") in verdict.unclear["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("at", "worked", "dips", "cause", "network"),
+    [
+        (5.0, False, [], "connectivity", False),
+        (5000.0, True, [Dip(4960.0, None)], "link", True),
+        (5000.0, True, [], "unknown", False),
+    ],
+)
+def test_row_18_error_12_at_launch_is_connectivity_and_later_needs_a_port_event(
+    at: float, worked: bool, dips: list[Dip], cause: str, network: bool
+) -> None:
+    verdict = transport.judge(at, started=0.0, worked=worked, dips={"n1/mlx5_0": dips})
+    assert (verdict.cause, verdict.network) == (cause, network)
+
+
+def test_row_18_the_death_of_the_peer_and_a_counter_of_either_end_are_told_apart() -> None:
+    event = PortEvent(4995.0, 10.0, ("leaf1", 4), "symbol_error", 900)
+    assert transport.judge(5000.0, started=0.0, worked=True, dips={}, peer_died=4970.0).cause == "peer"
+    found = transport.judge(5000.0, started=0.0, worked=True, dips={}, events=[event], peer_died=4970.0)
+    assert (found.cause, found.network) == ("link", True)
+    assert "symbol_error of leaf1 port 4 rose by 900" in found.reason
+
+
+def test_row_19_a_flap_is_held_against_what_the_transport_bears() -> None:
+    assert round(flaps.retry_seconds()) == 30
+    long = transport.judge(100.0, started=0.0, worked=True, dips={"p": [Dip(50.0, 95.0)]})
+    assert "longer than NCCL_IB_TIMEOUT 20 x NCCL_IB_RETRY_CNT 7 bears (30 s)" in long.reason
+    short = transport.judge(100.0, started=0.0, worked=True, dips={"p": [Dip(80.0, 92.0)]})
+    assert "should have borne" in short.reason
