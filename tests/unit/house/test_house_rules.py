@@ -37,7 +37,10 @@ PURE = {
     "aegis_jobcontroller": ["plan", "facts", "pending", "world"],
     "aegis_lognexus": ["evidence", "readings", "verdict"],
     "aegis_agent": ["orders", "env", "nested", "mode"],
-    "aegis_netmon": ["series", "rates", "ber", "flaps", "health", "expected", "limits", "topology", "users", "routing", "correlate", "pairs", "transport", "sweep"],
+    "aegis_netmon": [
+        *("series", "rates", "ber", "flaps", "health", "expected", "limits", "topology", "users", "routing"),
+        *("correlate", "pairs", "transport", "sweep"),
+    ],
 }
 """Decisions: no clock, no loop, no bus, no files, no randomness of their own (a random.Random may be an argument)."""
 FORBIDDEN = {"asyncio", "nats", "time", "secrets", "socket", "subprocess", "threading", "aegis_bus", "pathlib", "os", "uuid"}
