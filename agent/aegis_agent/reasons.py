@@ -17,6 +17,8 @@ from aegis_proto.phases import LostReason
 from aegis_agent.handover import CANNOT_RUN, NOT_FOUND
 
 MESSAGE_LIMIT = 500
+TOLD = 88
+"""Characters that surely come through to the story of the job: the place of a longer message stands before its text."""
 JUDGED = 50
 """Last lines whose words decide; those before are read for the traceback only."""
 PORT_WINDOW = 30.0
@@ -94,7 +96,9 @@ def exception_line(lines: Sequence[str]) -> str:
         place = _place(lines, at)
         where = f" ({os.path.basename(place[0])}:{place[1]})" if place else ""
         name, text = found
-        return (f"{name}: {text}" if text else name)[: MESSAGE_LIMIT - len(where)] + where
+        if len(name) + len(text) + len(where) <= TOLD:
+            return (f"{name}: {text}" if text else name) + where
+        return (f"{name}{where}: {text}" if text else name + where)[:MESSAGE_LIMIT]
     return ""
 
 

@@ -10,11 +10,12 @@ from typing import Annotated
 import typer
 from aegis_proto import api
 
-from aegis_cli import times, why
+from aegis_cli import past, times, why
 from aegis_cli.client import Client, target_of
 from aegis_cli.client import run as run_async
 from aegis_cli.commands import classify
 from aegis_cli.commands.jobact import JobName
+from aegis_cli.context import resolve
 from aegis_cli.errors import CliError
 from aegis_cli.follow import ASK_EVERY
 from aegis_cli.options import Env, command
@@ -56,6 +57,9 @@ def register(app: typer.Typer, group: typer.Typer) -> None:
             )
 
         async def find() -> tuple[api.JobDetail, Path]:
+            if resolve(env.context) is None and (kept := past.find(job)) is not None:
+                name = kept.detail.summary.job
+                raise CliError("E104", f"the output of {name} went with its stack (--keep-stack keeps both)", hint=f"aegis job why {name}")
             target = target_of(env)
             async with Client.of(env, target) as client:
                 detail = await client.job(job, workers=True)

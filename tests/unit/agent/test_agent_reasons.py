@@ -48,13 +48,18 @@ LIBRARY = [
 
 
 def test_the_place_is_the_innermost_frame_of_the_users_own_code() -> None:
-    assert exception_line([*LIBRARY, "RuntimeError: mat1 and mat2 shapes cannot be multiplied"]).endswith("cannot be multiplied (net.py:31)")
+    assert exception_line([*LIBRARY, "RuntimeError: shapes cannot be multiplied"]) == "RuntimeError: shapes cannot be multiplied (net.py:31)"
     assert exception_line([f"[rank3]: {line}" for line in [*LIBRARY, "RuntimeError: x"]]) == "RuntimeError: x (net.py:31)"
     assert (
         exception_line(['  File "/venv/lib/python3.11/site-packages/tool/__main__.py", line 5, in main', "OSError: x"])
         == "OSError: x (__main__.py:5)"
     )
     assert exception_line(['  File "<string>", line 1, in <module>', "KeyError: 'x'"]) == "KeyError: 'x' (<string>:1)"
+
+
+def test_the_place_of_a_long_message_stands_before_its_text() -> None:
+    text = "mat1 and mat2 shapes cannot be multiplied (64x512 and 256x10), as they were after the change of the last layer but one"
+    assert exception_line([*LIBRARY, f"RuntimeError: {text}"]) == f"RuntimeError (net.py:31): {text}"
 
 
 def test_of_chained_exceptions_the_last_one_gives_the_place() -> None:

@@ -61,6 +61,19 @@ def test_a_second_ctrl_c_ends_the_grace_on_a_stack_that_stays_up(aegis: Aegis) -
     assert aegis("status")[0] == 0
 
 
+def test_a_signal_to_attach_leaves_the_job_running(aegis: Aegis) -> None:
+    job = aegis.submit("--name", "onwards", "--", "sleep", "600")
+    for number, code in ((signal.SIGINT, 0), (signal.SIGTERM, 143)):
+        process = aegis.start("job", "attach", job)
+        assert process.stderr is not None
+        assert "job created" in process.stderr.readline()
+        process.send_signal(number)
+        assert "goes on" in process.communicate(timeout=WAIT)[1]
+        assert process.returncode == code
+    assert aegis.json("job", "show", job)["summary"]["phase"] != "Failed"
+    assert aegis("job", "stop", job, "--grace", "0s")[0] == 0
+
+
 def test_a_terminal_that_hangs_up_stops_the_run_and_a_living_one_is_left_clean(aegis: Aegis) -> None:
     aegis.environ |= {"TERM": "xterm", "COLUMNS": "100", "LINES": "30"}
     aegis.environ.pop("CI", None)
@@ -118,6 +131,7 @@ def test_a_run_is_explained_after_its_stack_has_gone(aegis: Aegis, tmp_path: Pat
     assert aegis.json("job", "events", "gone")["items"][-1]["phase"] == "Failed"
     code, _, err = aegis("job", "show", "never")
     assert code == 3 and "no run" in err
+    assert "went with its stack" in aegis("logs", "gone")[2]
     assert aegis("job", "stop", "gone")[0] == 5  # acting needs a bus
 
 
