@@ -213,6 +213,8 @@ def test_one_users_failures_accuse_the_user() -> None:
     ranking = rank(seen)
     assert {node.node for node in ranking.flagged} == {"n1", "n2"}  # n2: the history does not say
     assert next(node for node in ranking.nodes if node.node == "n0").withheld == "all its failures are of one user: u1"
+    most = Observed.of_counts(count, observed.exposure, users=users + [set()] * 297, user_share={"u1": 0.8, "u2": 0.2})
+    assert {node.node for node in rank(most).flagged} == {"n0", "n1", "n2"}  # nine of nine is what chance does
     family = Observed.of_counts(count, observed.exposure, families=[{"f1"}] + [{"f1", "f2"}] * 299)
     assert {node.node for node in rank(family).flagged} == {"n1", "n2"}
 

@@ -27,6 +27,8 @@ class Guards:
     groups: bool = True
     users: int = 2
     user_failures: float = 3.0
+    by_chance: float = 0.05
+    """Failures of one user accuse the user when chance, by the user's share of all node-days, makes that rarer than this."""
     group: int = 4
     group_failing: int = 3
     group_excess: float = 3.0
@@ -64,7 +66,8 @@ def group_rates(count: Floats, exposure: Floats, groups: Sequence[str], guards: 
             members[group].append(node)
     rates = np.zeros(len(count))
     for nodes in members.values():
-        if len(nodes) < guards.group:
+        bound = count[nodes].sum() / max(1e-9, exposure[nodes].sum()) * len(nodes) / max(1, len(nodes) - 2)
+        if len(nodes) < guards.group or bound < guards.group_excess * fleet:
             continue
         for node in nodes:
             others = sorted((other for other in nodes if other != node), key=lambda other: count[other])
@@ -76,12 +79,19 @@ def group_rates(count: Floats, exposure: Floats, groups: Sequence[str], guards: 
 
 
 def withheld_by_users(observed: Observed, flagged: Bools, guards: Guards) -> dict[int, str]:
-    """Nodes whose failures all belong to one user, or to one family of jobs."""
+    """Nodes whose failures all belong to one user, or one family of jobs, where that is no chance.
+
+    Who runs most of all jobs meets most lemons alone.
+    """
     reasons = {}
     for node in np.flatnonzero(flagged & (observed.hard >= guards.user_failures)):
-        for who, what in ((observed.users[node], "user"), (observed.families[node], "job family")):
-            if who and len(who) < guards.users:
-                reasons[int(node)] = f"all its failures are of one {what}: {next(iter(who))}"
+        for who, share, what in (
+            (observed.users[node], observed.user_share, "user"),
+            (observed.families[node], observed.family_share, "job family"),
+        ):
+            name = next(iter(who), "")
+            if 0 < len(who) < guards.users and share.get(name, 0.0) ** observed.hard[node] < guards.by_chance:
+                reasons[int(node)] = f"all its failures are of one {what}: {name}"
     return reasons
 
 

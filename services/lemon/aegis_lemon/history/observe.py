@@ -57,6 +57,9 @@ class Observed:
     """Who was hit by the failures that name the node; empty where the history does not say."""
     episodes: list[Failure] = field(default_factory=list)
     probation: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    user_share: dict[str, float] = field(default_factory=dict)
+    family_share: dict[str, float] = field(default_factory=dict)
+    """Share of the window's node-days in jobs, by user and by family."""
     now: float = 0.0
     window: float = WINDOW
     by_calendar: bool = False
@@ -98,11 +101,28 @@ def observe(history: History, window: float = WINDOW, now: float | None = None, 
         new[failure.node] += failure.weight * (failure.time >= end - recent)
         users[failure.node] |= {failure.user} - {""}
         families[failure.node] |= {failure.family} - {""}
+    latest = [failure for failure in found if failure.time >= end - recent]
     return Observed(
-        history.names, exposure, hard, new, _blame(history, repaired, (low, see)), _signals(history, found, repaired, (low, see)),
-        _signals(history, [f for f in found if f.time >= end - recent], repaired, (end - recent, see)),
-        [row[0] for row in fixed], [row[1] for row in fixed], [row[2] for row in fixed], users, families, found, probation, end, window, by_calendar,
-    )  # fmt: skip
+        history.names,
+        exposure,
+        hard,
+        new,
+        _blame(history, repaired, (low, see)),
+        _signals(history, found, repaired, (low, see)),
+        _signals(history, latest, repaired, (end - recent, see)),
+        role=[row[0] for row in fixed],
+        rack=[row[1] for row in fixed],
+        switch=[row[2] for row in fixed],
+        users=users,
+        families=families,
+        episodes=found,
+        probation=probation,
+        user_share=_shares(history, "user", low, see),
+        family_share=_shares(history, "family", low, see),
+        now=end,
+        window=window,
+        by_calendar=by_calendar,
+    )
 
 
 def _repairs(history: History, n: int, serials: list[str], now: float, window: float) -> tuple[Floats, NDArray[np.bool_]]:
@@ -135,6 +155,14 @@ def _exposure(history: History, fixed: list[Any], repaired: Floats, span: tuple[
         begin = max(low, since if since is not None else history.first, repaired[node])
         exposure[node] = max(0.0, min(end, until if until is not None else end) - begin) / DAY
     return exposure, True
+
+
+def _shares(history: History, column: str, low: float, see: float) -> dict[str, float]:
+    rows = history.rows_of(
+        f'SELECT "{column}", sum((least(e, ?) - greatest(s, ?)) * count) FROM jobs WHERE e > ? AND s < ? GROUP BY "{column}"', [see, low, low, see]
+    )  # fmt: skip
+    total = sum(value for _, value in rows)
+    return {name: value / total for name, value in rows if name and total > 0}
 
 
 def _put_repaired(history: History, repaired: Floats) -> None:

@@ -23,7 +23,7 @@ _CHECK_JOBS = f"""
 CREATE TABLE checked AS
 WITH read AS (
   SELECT line, trim(job) job, seconds(start) s, CASE WHEN coalesce(trim("end"), '') IN ('', 'Unknown') THEN NULL ELSE seconds("end") END e,
-         coalesce(trim("end"), '') IN ('', 'Unknown') AS running, start AS start_text, "end" AS end_text,
+         coalesce(trim("end"), '') IN ('', 'Unknown') AS running, start AS start_text, "end" AS end_text, nodes AS nodes_text,
          list_distinct(list_filter(string_split(replace(coalesce(nodes, ''), ' ', ''), ';'), lambda x: x <> '')) AS members,
          lower(trim(coalesce(state, ''))) state, lower(trim(coalesce(failure, ''))) failure, trim(coalesce(blame, '')) blame,
          trim(coalesce("user", '')) AS "user", trim(coalesce(family, '')) family,
@@ -38,7 +38,7 @@ SELECT *, CASE
   WHEN state NOT IN ({", ".join(f"'{s}'" for s in STATES)}) THEN 'state "' || state || '" is not known'
   WHEN failure NOT IN ('', {", ".join(f"'{s}'" for s in FAILURES)}) THEN 'failure "' || failure || '": expected {", ".join(FAILURES)}, or empty'
   WHEN blame <> '' AND NOT list_contains(members, blame) THEN 'blames ' || blame || ', which is not among its nodes'
-  WHEN row_number() OVER (PARTITION BY job, start_text, members ORDER BY line) > 1 THEN 'repeats an earlier row'
+  WHEN row_number() OVER (PARTITION BY job, start_text, nodes_text ORDER BY line) > 1 THEN 'repeats an earlier row'
 END reason FROM read
 """
 
