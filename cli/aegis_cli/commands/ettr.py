@@ -1,8 +1,9 @@
-"""`aegis ettr expected|plan|contour`: what unreliability costs, in closed form. Needs no bus; the contour needs numpy."""
+"""`aegis ettr expected|measured|plan|contour`: what unreliability costs. Needs no bus; the contour needs numpy."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -10,6 +11,7 @@ import typer
 from aegis_cli.errors import CliError
 from aegis_cli.offline import core, refusals, seconds
 from aegis_cli.options import Env, command
+from aegis_cli.output import Column, table
 from aegis_cli.units import age
 
 Gpus = Annotated[float, typer.Option("--gpus", metavar="G", help="GPUs of the job, 8 to a node.")]
@@ -43,6 +45,7 @@ def register(app: typer.Typer) -> None:
     """Add the group."""
     group = typer.Typer(help="What failures cost: the share of time that is training.", no_args_is_help=True)
     app.add_typer(group, name="ettr")
+    _register_measured(group)
 
     @command(group, "expected")
     def expected(
@@ -180,6 +183,57 @@ def register(app: typer.Typer) -> None:
             for rate, row in zip(shown.rf, shown.ettr, strict=True)
         ]
         env.out.document("ETTRContour", body, "\n".join([*lines, f"* at least {target:g}"]))
+
+
+MEASURED = [
+    Column("GROUP", lambda row: row["group"]),
+    Column("RUNS", lambda row: row["runs"]),
+    Column("ETTR", lambda row: ratio(row["ettr"])),
+    Column("CUMULATIVE", lambda row: ratio(row["cumulative"]), wide=True),
+    Column("NO-QUEUE", lambda row: ratio(row["no_queue"])),
+    Column("RUNTIME-GOODPUT", lambda row: ratio(row["runtime_goodput"])),
+    Column("1-WASTE", lambda row: ratio(row["one_minus_waste"]), wide=True),
+    Column("WORST-HOUR", lambda row: f"{row['worst_window']:.2f}"),
+    Column("LONGEST-STANDSTILL", lambda row: age(row["worst_stretch"])),
+    Column("LOST", lambda row: age(row["seconds"]["lost"])),
+    Column("QUEUED", lambda row: age(row["seconds"]["queued"])),
+]
+
+
+def ratio(value: dict[str, float | None]) -> str:
+    """`0.931 (0.912 to 0.950)`."""
+    shown = f"{value['value']:.3f}"
+    return shown if value["low"] is None else f"{shown} ({value['low']:.3f} to {value['high']:.3f})"
+
+
+def group_row(name: str, measured: Any) -> dict[str, Any]:
+    """One group as a flat object: scripts read `ettr.value`, `ettr.low`."""
+    ratios = {key: {"value": found.value, "low": found.low, "high": found.high} for key, found in measured.ratios.items()}
+    rest = {key: getattr(measured, key) for key in ("runs", "cycles", "worst_window", "worst_stretch")}
+    return {"group": name, **ratios, **rest, "seconds": dict(measured.seconds), **measured.parts}
+
+
+def _register_measured(group: typer.Typer) -> None:
+    @command(group, "measured")
+    def measured(
+        env: Env,
+        *,
+        ledger: Annotated[Path, typer.Option("--ledger", metavar="FILE", help="CSV: job, state, start, end, ... (docs/history.md).")],
+        by: Annotated[str, typer.Option("--by", metavar="size|priority|cluster", help="Groups beside the whole.")] = "size",
+        level: Annotated[float, typer.Option("--level", metavar="P", help="Of the confidence intervals.", min=0.5, max=0.999)] = 0.95,
+    ) -> None:
+        """Every definition of ETTR in use, over the same ledgers, with intervals."""
+        ettr = core("aegis_lemon.ettr", "aegis ettr measured")
+        with refusals():
+            found = ettr.read_ledgers(ledger)
+            rows = [group_row("all", ettr.measure(found.runs, level))]
+            rows += [group_row(name, part) for name, part in ettr.by(found.runs, by, level).items()]
+        for line, text in found.problems[:10]:
+            env.out.note(f"{ledger.name} line {line}: {text}; left out" if line else text)
+        if len(found.problems) > 10:
+            env.out.note(f"and {len(found.problems) - 10} more")
+        body = {"by": by, "groups": rows, "left_out": [{"line": line, "text": text} for line, text in found.problems]}
+        env.out.document("MeasuredETTR", body, table(rows, MEASURED, env.out.form == "wide"), f"{rows[0]['ettr']['value']:.4f}")
 
 
 def span(text: str, option: str) -> tuple[float, float]:

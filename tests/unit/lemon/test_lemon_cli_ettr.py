@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -81,3 +82,52 @@ def test_without_the_extra_the_hint_says_what_to_install(monkeypatch: pytest.Mon
     assert code == codes.NEGATIVE
     assert "E124 aegis ettr contour needs numpy" in err and "aegis-train[lemon]" in err
     assert aegis("ettr", "expected", "--gpus", "8", "--rf", "1")[0] == 0  # the closed forms need nothing
+
+
+LEDGER = "job,state,start,end,stopped,gpus,priority,cluster\n"
+
+
+def test_measured_prints_every_definition_by_group(tmp_path: Path) -> None:
+    rows = ["a,queued,0,100,,1024,high,x", "a,productive,200,1100,,1024,high,x", "a,restoring,100,200,,1024,high,x", "a,lost,1100,1200,1,1024,high,x"]
+    rows += ["b,productive,2026-01-01,2026-01-01T02:00:00,0,8,low,x"]
+    (tmp_path / "l.csv").write_text(LEDGER + "\n".join(rows) + "\n")
+    body = read("ettr", "measured", "--ledger", str(tmp_path / "l.csv"))
+    groups = {row["group"]: row for row in body["groups"]}
+    assert set(groups) == {"all", "1-8", "513-1024"}
+    assert groups["513-1024"]["ettr"]["value"] == pytest.approx(900 / 1200)
+    assert groups["513-1024"]["no_queue"]["value"] == groups["513-1024"]["cumulative"]["value"] == pytest.approx(900 / 1100)
+    assert groups["all"]["seconds"]["productive"] == 8100
+    assert {row["group"] for row in read("ettr", "measured", "--ledger", str(tmp_path / "l.csv"), "--by", "priority")["groups"]} == {
+        "all",
+        "high",
+        "low",
+    }
+    assert "RUNTIME-GOODPUT" in aegis("ettr", "measured", "--ledger", str(tmp_path / "l.csv"))[1]
+
+
+def test_a_ledger_with_broken_rows_says_which_runs_it_leaves_out(tmp_path: Path) -> None:
+    rows = [
+        "a,productive,0,10,,,,",
+        "b,dancing,0,10,,,,",
+        "c,productive,0,10,,,,",
+        "c,saving,10,x,,,,",
+        "d,productive,0,10,,,,",
+        "d,saving,12,13,,,,",
+    ]
+    rows += ["e,productive,9,1,,,,", "f,productive,0", "g,productive,0,10,maybe,,,"]
+    (tmp_path / "l.csv").write_text(LEDGER + "\n".join(rows) + "\n")
+    body = read("ettr", "measured", "--ledger", str(tmp_path / "l.csv"))
+    assert body["groups"][0]["runs"] == 1
+    assert [row["line"] for row in body["left_out"]] == [3, 5, 8, 9, 10, 0, 0]
+    assert "not whole without line 5" in body["left_out"][5]["text"] and "in no state" in body["left_out"][6]["text"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("", "no column job, state, start, end"), (LEDGER, "holds no run"), (LEDGER + "a,productive,3,1,,,,\n", "clock went backwards")],
+)
+def test_a_ledger_that_gives_no_answer_is_a_usage_error(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "l.csv").write_text(text)
+    code, out, err = aegis("ettr", "measured", "--ledger", str(tmp_path / "l.csv"))
+    assert (code, out) == (codes.USAGE, "") and said in err
+    assert "no file" in aegis("ettr", "measured", "--ledger", str(tmp_path / "none.csv"))[2]

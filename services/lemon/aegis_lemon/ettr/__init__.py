@@ -6,6 +6,7 @@ Units are seconds everywhere, except r_f: failures per 1000 node-days, as the li
 
 from .expected import ceiling, exact, first_order, lower_bound, need_rf, need_write
 from .intervals import daly_exact, daly_first, daly_higher, interval_of, young
+from .ledger import Ledgers, read_ledgers
 from .measured import Measured, Run, Span, by, measure
 from .plan import Plan, plan, rate_interval
 from .setting import LLAMA3, RSC1, RSC2, Setting, SettingError
@@ -14,6 +15,7 @@ __all__ = [
     "LLAMA3",
     "RSC1",
     "RSC2",
+    "Ledgers",
     "Measured",
     "Plan",
     "Run",
@@ -34,5 +36,6 @@ __all__ = [
     "need_write",
     "plan",
     "rate_interval",
+    "read_ledgers",
     "young",
 ]

@@ -109,7 +109,7 @@ def generate(spec: WorldSpec) -> World:
             if size > n:
                 continue
             for _ in range(rng.poisson(share * spec.utilisation * n / (size * spec.mean_run))):
-                nodes = rng.choice(n, size, replace=False) if size > 1 else rng.integers(0, n, 1)
+                nodes = rng.choice(n, size, replace=False, shuffle=False) if size > 1 else rng.integers(0, n, 1)
                 if spec.black_hole and size <= 8 and free:
                     nodes = np.unique(np.append(nodes[1:], free.popleft()))
                 _draw_job(world, rng, day=day, nodes=nodes, rate=rate, healthy=healthy, free=free)
