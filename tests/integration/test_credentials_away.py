@@ -1,4 +1,4 @@
-"""A worker is lost while the credentials service is away for a moment: its replacement waits for the service."""
+"""The credentials service is away for a moment, at submit or when a worker is lost: who is to be placed waits for it."""
 
 from __future__ import annotations
 
@@ -31,5 +31,19 @@ async def test_a_worker_lost_while_credentials_are_away_is_replaced_when_they_ar
         print("seconds from start of credentials to the next run", time.monotonic() - began)
         state = await h.state(job)
         assert (retries(state), state.head.recoverCount) == ("1:1", 1)
+        (tmp_path / "finish").touch()
+        assert (await h.ended(job, 60)).head.phase == "Succeed"
+
+
+async def test_a_job_submitted_while_credentials_are_away_for_a_moment_is_managed(tmp_path: Path) -> None:
+    async with house(tmp_path, nodes=2, masters=1, AEGIS_AGENT_START_WAIT="4") as h:
+        await h.children["credentials"].kill9()
+        job = await h.submit(COMMAND, name="blink", workers=2)
+        log = h.children["jc1"].log
+        await until(lambda: "wait for the credentials service" in log.read_text(), 30, "the placement waits")
+        assert not list(tmp_path.glob("state-*/slots/*/record.json"))
+        await h.children["credentials"].start()
+        state = await h.when_phase(job, "RunCommand", 60)
+        assert state.head.mode == "managed", await h.describe(job)
         (tmp_path / "finish").touch()
         assert (await h.ended(job, 60)).head.phase == "Succeed"

@@ -3,7 +3,7 @@
 Commands (words, then `key=value`); `W` is a place number, a list `0,2` or `all`:
   job workers=3 max-retry=2 [uncounted=3] [reset-after=SECONDS]     start a job (first command)
   here W [boot=B] [attempt=N] [running=INC]      PENDING: a new boot of the present attempt, unless said otherwise
-  lost W [reason=killed] [at=MS|before] [gone] [exit=N] [accuse] [attempt=N]
+  lost W [reason=killed] [at=MS|before] [gone] [exit=N] [accuse] [unclean] [attempt=N]
   gone W [attempt=N] · running W · ack W · stopped W [inc=N] [unclean]
   finish W [fail=CHECK] [port=N] [unclean] [code=N] [attempt= boot= inc= seq=]
   error W [reason=error] [exit=N] [at=MS|before] [ran=SECONDS] [attempt= boot= inc= seq=]
@@ -168,7 +168,8 @@ class Player:
             case "lost":
                 code = int(flags["exit"]) if "exit" in flags else None
                 reason = LostReason(flags.get("reason", "killed"))
-                return ev.PodLost(index, attempt, reason, when, code, gone="gone" in flags, exclude_node="accuse" in flags)
+                blame = "unclean" if not clean else reason.value if "accuse" in flags else ""
+                return ev.PodLost(index, attempt, reason, when, code, gone="gone" in flags, blame=blame)
             case "gone":
                 return ev.PodGone(index, int(flags.get("attempt", pod.attempt - (not pod.present))))
             case "running":

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from aegis_bus.connection import Bus
@@ -29,6 +29,9 @@ BATCH_MESSAGES, BATCH_BYTES = 300, 2 << 20
 BATCHES = 4
 """Batches side by side: the server allows 50 open ones per stream, for everybody."""
 TOKEN_TIMEOUT = 2.0
+TOKEN_WAIT = 15.0
+"""Seconds that a job's first attempts wait for join tokens where a credentials service is configured: longer than its restart takes, far shorter than
+an agent tries (`start_wait`, 120 s) before it runs its command plain."""
 TOKENS = 32
 """Join tokens asked for side by side."""
 RETIRED_FOR = 7 * 86400.0
@@ -43,6 +46,8 @@ class Placer:
     def __init__(self, bus: Bus, credentials: str) -> None:
         self._bus = bus
         self._credentials = credentials
+        self._without: dict[str, int] = {}
+        """job -> when a first attempt of it was first without a token, ms since 1970"""
 
     async def apply(self, actions: Sequence[Action], world: World) -> int:
         """Write all of them, job by job; returns the last sequence of NODES written (0: none). BusError when the bus is away: plan again later."""
@@ -53,8 +58,7 @@ class Placer:
                 last = max(last, await self._end(action))
         if assigns:
             joins = await self._joins(assigns, world)
-            # Only a first attempt can run without a token (as a plain job); a later one would wait for nothing, while its job stands still.
-            late = [assign for assign in assigns if assign.attempt > 1 and (assign.job, assign.pod) not in joins]
+            late = self._late(assigns, joins, world)
             assigns = [assign for assign in assigns if assign not in late]
             homes = {assign.job: assign.node for assign in assigns if assign.pod == "w0"}
             groups = self._groups([(assign, self._writes(assign, world, joins, homes)) for assign in assigns])
@@ -70,7 +74,7 @@ class Placer:
                     raise result
                 last = max(last, result)
             if late:
-                raise Unreachable(f"E101 {len(late)} replacements, first {late[0].job}/{late[0].pod}, wait for the credentials service")
+                raise Unreachable(f"E101 {len(late)} workers, first {late[0].job}/{late[0].pod}, wait for the credentials service")
         return last
 
     # --- endings -------------------------------------------------------------------------------------------------------------------
@@ -119,6 +123,16 @@ class Placer:
         await asyncio.gather(*map(ask, assigns))
         metrics.TOKENS_MISSING.inc(len(assigns) - len(found))
         return found
+
+    def _late(self, assigns: list[Assign], joins: Mapping[tuple[str, str], JoinReply], world: World) -> list[Assign]:
+        """Those that wait for a token. Only a first attempt can run without one (plain, and then the whole job is plain): it waits TOKEN_WAIT
+        seconds, with all first attempts of its job. A later one would wait for nothing without a token, while its job stands still."""
+        lacking = [assign for assign in assigns if (assign.job, assign.pod) not in joins]
+        first = {assign.job for assign in lacking if assign.attempt == 1} if self._credentials else set()
+        served = {assign.job for assign in assigns} - first
+        self._without = {job: at for job, at in self._without.items() if job in world.jobs and job not in served}
+        waits = {job for job in first if world.now - self._without.setdefault(job, world.now) < TOKEN_WAIT * 1000}
+        return [assign for assign in assigns if (assign.job in waits if assign.attempt == 1 else assign in lacking)]
 
     def _writes(self, assign: Assign, world: World, joins: dict[tuple[str, str], JoinReply], homes: dict[str, str]) -> list[Write]:
         """Slot before place: whoever reads the place has read the slot. The slot that is left comes last."""

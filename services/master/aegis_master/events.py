@@ -37,8 +37,8 @@ class PodLost:
     exit_code: int | None = None
     node: str = ""
     gone: bool = False
-    exclude_node: bool = False
-    """Evidence of a daemon or check against the node (never exit 1 alone)."""
+    blame: str = ""
+    """Code of the evidence of a daemon or check against the node, "" when there is none (exit 1 alone is none): the job does not use it again."""
     message: str = ""
 
 

@@ -38,6 +38,8 @@ from aegis_master import events as ev
 ROUNDS = frozenset({"bootcheck", "command", "troubleshoot"})
 MAX_GRACE = RANGES["stopGrace"][1]
 """Seconds that a stop may give a command."""
+UNCLEAN = "unclean"
+"""A daemon killed a worker and could not verify it gone: what is left may hold GPUs and ports of the node (errorNodes)."""
 KINDS: dict[ReportKind, tuple[MessageType, frozenset[str]]] = {
     ReportKind.PENDING: (MessageType.ACK, frozenset({""})),
     ReportKind.ACK: (MessageType.ACK, ROUNDS),
@@ -265,8 +267,10 @@ def _pod_fact(state: JobState, index: int, fact: Fact, time_ms: int) -> Taken:
             return Taken(_confirmed(index, pod), dropped="platform")
         case FactKind.PLAIN:
             return Taken((ev.PlainFact(index, fact.attempt),))
-        case FactKind.GONE if fact.attempt < pod.attempt:
+        case FactKind.GONE if fact.attempt < pod.attempt and fact.clean:
             return Taken((ev.PodGone(index, fact.attempt),))
+        case FactKind.GONE if fact.attempt < pod.attempt:
+            return Taken((ev.PodLost(index, fact.attempt, at=_at(fact, time_ms), node=fact.node, gone=True, blame=UNCLEAN),))
         case FactKind.GONE if head.mode is Mode.PLAIN:
             return Taken((ev.PlainExit(index, fact.attempt, _exit_code(fact)),))
         case FactKind.GONE:
@@ -292,7 +296,7 @@ def _gone(state: JobState, index: int, pod: Pod, fact: Fact, time_ms: int) -> Ta
         events.append(ev.Finished(index, pod.attempt, pod.boot, incarnation=head.incarnation, seq_num=head.seqNum))
     word = last_word(fact.lastWord)
     reason = LostReason.PREEMPTED if word.reason == LostReason.PREEMPTED.value else LostReason.KILLED
-    message = word.message or fact.message or _how(fact)
+    message = (word.message if fact.clean else "") or fact.message or _how(fact)
     events.append(
         ev.PodLost(
             index,
@@ -302,6 +306,7 @@ def _gone(state: JobState, index: int, pod: Pod, fact: Fact, time_ms: int) -> Ta
             exit_code=_exit_code(fact),
             node=fact.node or pod.node,
             gone=True,
+            blame="" if fact.clean else UNCLEAN,
             message=message[:500],
         )
     )

@@ -72,8 +72,8 @@ def lost(draft: Draft, event: PodLost) -> None:
     if event.attempt == pod.attempt:
         _lose(draft, event)
     elif event.attempt == pod.attempt - 1 and event.gone and not pod.present and not pod.gone:
-        if event.exclude_node:
-            rounds.blame(draft, event.index, event.node, event.reason.value)
+        if event.blame:
+            rounds.blame(draft, event.index, event.node, event.blame)
         draft.change(event.index, gone=True)
     else:
         draft.drop("attempt")
@@ -108,8 +108,8 @@ def _lose(draft: Draft, event: PodLost, successor: PodReady | None = None) -> No
     node = event.node or pod.node
     if pod.toQuit and event.reason is LostReason.KILLED:
         event = dataclasses.replace(event, reason=LostReason.ORDERED)
-    if event.exclude_node:
-        rounds.blame(draft, index, node, event.reason.value)
+    if event.blame:
+        rounds.blame(draft, index, node, event.blame)
     if head.phase is Phase.RUN_COMMAND:
         finished = pod.finished or (event.exit_code == 0 and event.reason is LostReason.KILLED and pod.present)
         _reset(draft, event, pod.innerPhase if finished else Phase.RESTARTING, finished, successor)

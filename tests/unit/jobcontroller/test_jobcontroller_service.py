@@ -21,6 +21,7 @@ from aegis_bus.identity import Identity
 from aegis_bus.jobstore import JobStore, Loaded
 from aegis_bus.natsserver import NatsServer
 from aegis_bus.service import Service
+from aegis_jobcontroller import placer as placer_module
 from aegis_jobcontroller import plan as plan_module
 from aegis_jobcontroller import service as service_module
 from aegis_jobcontroller import world as world_module
@@ -247,12 +248,38 @@ async def test_a_job_is_placed_and_its_slots_say_everything_a_worker_needs(stage
     await stage.told("job-a", "w1", FactKind.RUNNING, attempt=1, node="n2")
 
 
-async def test_without_credentials_workers_are_placed_without_a_token(stage: Stage) -> None:
+async def test_without_credentials_workers_are_placed_without_a_token(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placer_module, "TOKEN_WAIT", 1.0)
     await stage.node("n1")
     await stage.controller(credentials=False)
     await stage.job("job-a")
     await stage.placed("job-a")
     assert (await stage.slot("n1")).token == ""
+
+
+async def test_a_blink_of_the_credentials_service_at_submit_makes_no_job_plain(stage: Stage) -> None:
+    """All first attempts of the job wait, also those that could have a token."""
+    await stage.node("n1", "n2")
+    refused: list[JoinRequest] = []
+
+    async def half(msg: Msg) -> None:
+        request = decode(JoinRequest, msg.data)
+        if request.pod == "w1":
+            refused.append(request)
+            await msg.respond(encode(RequestRefused("E108", "E108 just starting").reply()))
+        else:
+            await msg.respond(encode(JoinReply("token", "")))
+
+    stage.joins = await stage.bus.subscribe("aegis.rpc.credentials.do.join.*", half)
+    await stage.controller()
+    await stage.job("job-a", 2)
+    await until(lambda: len(refused) >= 3, WAIT, "planned more than once")
+    for pod in ("w0", "w1"):
+        assert await stage.bus.get("NODES", subjects.place("job-a", pod)) is None
+    await stage.joins.unsubscribe()
+    await stage.credentials()
+    await stage.placed("job-a", "w1")
+    assert [(await stage.slot(node)).token for node in ("n1", "n2")] == ["token-w0-1", "token-w1-1"]
 
 
 async def test_a_replacement_is_placed_when_the_credentials_service_is_back(stage: Stage) -> None:

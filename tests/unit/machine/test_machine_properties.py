@@ -131,7 +131,7 @@ def make(state: JobState, what: tuple[str, int, int], now: int, boot: str) -> ev
         case "preempted":
             return ev.PodLost(i, pod.attempt, LostReason.PREEMPTED, at=now, gone=True)
         case "accuse":
-            return ev.PodLost(i, pod.attempt, LostReason.GPU_LOST, at=now, node=f"n{i}", exclude_node=True)
+            return ev.PodLost(i, pod.attempt, LostReason.GPU_LOST, at=now, node=f"n{i}", blame="gpuLost")
         case "gone":
             return ev.PodGone(i, pod.attempt - n % 2)
         case "error":

@@ -186,10 +186,23 @@ def test_a_preempted_agent_says_so_in_its_last_word_and_nothing_it_says_excludes
     word = '{"reason":"preempted","message":"SIGTERM","excludeNode":true}'
     [event] = fact(running(), "w1", FactKind.GONE, exitCode=143, lastWord=word).events
     assert isinstance(event, ev.PodLost)
-    assert (event.reason, event.message, event.exclude_node) == (LostReason.PREEMPTED, "SIGTERM", False)
+    assert (event.reason, event.message, event.blame) == (LostReason.PREEMPTED, "SIGTERM", "")
     [event] = fact(running(), "w1", FactKind.GONE, exitCode=1, lastWord="{not json").events
     assert isinstance(event, ev.PodLost)
     assert event.message == "{not json"
+
+
+def test_a_worker_that_could_not_be_verified_gone_makes_its_node_suspect() -> None:
+    """Its daemon says so, not the worker: also of the attempt before, whose end was awaited."""
+    [event] = fact(running(), "w1", FactKind.GONE, node="n7", signal=9, clean=False, message="processes 77 do not die", lastWord="fine").events
+    assert isinstance(event, ev.PodLost)
+    assert (event.blame, event.node, event.gone, event.message) == (intake.UNCLEAN, "n7", True, "processes 77 do not die")
+    state, _ = machine.step(running(), ev.PodLost(1, 1, LostReason.KILLED, 2000), 2000)
+    assert [item.name for item in state.head.errorNodes] == []
+    for clean, blamed in ((True, []), (False, [("n7", "unclean")])):
+        [event] = fact(state, "w1", FactKind.GONE, attempt=1, node="n7", clean=clean).events
+        after, _ = machine.step(state, event, 3000)
+        assert after.pod(1).gone and [(item.name, item.reason) for item in after.head.errorNodes] == blamed
 
 
 def test_a_check_response_carries_where_a_run_could_listen() -> None:
