@@ -26,6 +26,7 @@ from aegis_bus.connection import Bus
 from aegis_bus.errors import BusError
 from aegis_bus.identity import Identity
 from aegis_bus.natsserver import NatsServer, find_server, free_port
+from aegis_credentials.daemons import node_creds
 from aegis_credentials.setup import Site, create_site, ensure_streams
 from aegis_proto import VERSION
 from aegis_proto.api import Status
@@ -69,6 +70,7 @@ class Keeper:
         self.why = ""
         self._state, self._error, self._told = "starting", "", ""
         self._replicas = 0
+        self._adding = asyncio.Lock()
         self._store_lock = -1  # held until this process ends: two servers on one store would destroy it
         self._begun: dict[str, float] = {}
         self._due: dict[str, float] = {}
@@ -114,7 +116,7 @@ class Keeper:
         self.nats_part.version, self.nats_part.note = found.version_text, found.where
         self.tell()
         self.site = await asyncio.to_thread(create_site, self.store / "site")
-        self._write_creds("admin", {})
+        self._write_creds("admin")
         (self.nats.state_dir).mkdir(parents=True, exist_ok=True)
         (self.nats.state_dir / "auth.conf").write_text(self.site.auth_conf.read_text())
         self._start_nats()
@@ -126,11 +128,11 @@ class Keeper:
             await admin.close(1.0)
         self.layout.creds("admin").unlink()
         for role in ("master", "jobcontroller"):
-            self._write_creds(role, {})
-        self._write_creds("operator", {}, ttl=0)
+            self._write_creds(role)
+        self._write_creds("operator", ttl=0)
         self.parts = [parts.credentials(self.layout, free_port()), parts.jobcontroller(self.layout, free_port())]
         self.parts += [self._master(number) for number in range(1, self.masters + 1)]
-        self._add_nodes(self.nodes)
+        await self._add_nodes(self.nodes)
         for part in self.parts:
             self._launch(part)
         await self.ready()
@@ -139,20 +141,24 @@ class Keeper:
         self._replicas += 1
         return parts.master(self.layout, free_port(), number, f"m{self._replicas}")
 
-    def _add_nodes(self, count: int) -> list[parts.Part]:
-        have = sum(part.kind == "node" for part in self.parts)
-        new = []
-        for number in range(have + 1, count + 1):
-            name = parts.node_name(number)
-            self._write_creds("node", {"node": name}, name)
-            new.append(parts.node(self.layout, name, alone=count == 1))
-        self.parts += new
-        return new
+    async def _add_nodes(self, count: int) -> list[parts.Part]:
+        async with self._adding:
+            have = sum(part.kind == "node" for part in self.parts)
+            names = [parts.node_name(number) for number in range(have + 1, count + 1)]
+            bus = await Bus.connect(Identity.from_creds(self.site.issue("credentials")), [self.nats.url], name="setup")
+            try:
+                for name in names:
+                    Identity.from_creds(await node_creds(self.site, bus, name)).to_creds_file(self.base / "creds" / f"{name}.creds")
+            finally:
+                await bus.close(1.0)
+            new = [parts.node(self.layout, name, alone=count == 1) for name in names]
+            self.parts += new
+            return new
 
-    def _write_creds(self, role: str, tags: dict[str, str], name: str = "", ttl: float | None = None) -> None:
+    def _write_creds(self, role: str, ttl: float | None = None) -> None:
         folder = self.base / "creds"
         folder.mkdir(exist_ok=True, mode=0o700)
-        Identity.from_creds(self.site.issue(role, tags, ttl, name=name or f"stack-{role}")).to_creds_file(folder / f"{name or role}.creds")
+        Identity.from_creds(self.site.issue(role, None, ttl, name=f"stack-{role}")).to_creds_file(folder / f"{role}.creds")
 
     def _start_nats(self) -> None:
         """In this thread: the server is to die with the process, and PDEATHSIG goes by thread."""
@@ -301,7 +307,7 @@ class Keeper:
         if what == "status":
             return self.info()
         if what == "nodes":
-            for part in self._add_nodes(int(request["count"])):
+            for part in await self._add_nodes(int(request["count"])):
                 self._launch(part)
             await self.ready()
             return self.info()

@@ -210,6 +210,37 @@ def test_two_stacks_never_share_one_state(base: Path, tmp_path: Path) -> None:
         stack.leave()
 
 
+def test_a_node_of_the_stack_is_cut_off_by_name_and_let_in_again_by_a_new_start(base: Path, tmp_path: Path) -> None:
+    store = tmp_path / "kept"
+
+    def aegis(*words: str) -> str:
+        command = [sys.executable, "-m", "aegis_cli", *words]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False).stdout
+
+    def health() -> dict[str, str]:
+        return {node["node"]: node.get("health", "ok") for node in json.loads(aegis("node", "ls", "-o", "json") or '{"items": []}')["items"]}
+
+    def keys() -> list[str]:
+        return [(base / "creds" / f"{node}.creds").read_text() for node in ("node1", "node2")]
+
+    stack = client.join(base, nodes=2, store=store)
+    first = keys()
+    stack.leave()
+    eventually(lambda: client.lock_free(base), "the stack has gone")
+    stack = client.join(base, nodes=2, store=store)
+    assert keys() == first, "one key per node, however often the stack is started"
+    assert json.loads(aegis("creds", "revoke", "--node", "node2", "-o", "json"))["revoked"] is True
+    eventually(lambda: health() == {"node1": "ok", "node2": "silent"}, "its daemon is cut off, and no other", 60)
+    stack.leave()
+    eventually(lambda: client.lock_free(base), "the stack has gone")
+    stack = client.join(base, nodes=2, store=store)
+    try:
+        assert [old == new for old, new in zip(first, keys(), strict=True)] == [True, False]
+        eventually(lambda: health() == {"node1": "ok", "node2": "ok"}, "both are there", 60)
+    finally:
+        stack.leave()
+
+
 def test_a_stack_that_cannot_start_says_why_and_leaves_nothing(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = tmp_path / "nats-server"
     old.write_text("#!/bin/sh\necho nats-server: v2.10.7\n")
