@@ -5,8 +5,9 @@ Patterns of people are matched by hyperscan, whose time grows with the text alon
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from typing import Any
 
@@ -24,6 +25,8 @@ except ImportError:  # without it only plain words can be searched
 
 MAX_PATTERN = 1000
 PLAIN = re.compile(r"[^.^$*+?{}\[\]\\|()]*")
+MESSAGE = b'"message":"'
+MESSAGES, NEWLINE = re.compile(MESSAGE + rb'(.*)"\}\n'), re.compile(rb"\n")
 ESCAPED = re.compile(rb'["\\\x00-\x1f]')
 
 
@@ -40,23 +43,63 @@ def searcher(grep: str) -> Callable[[list[bytes]], list[int]]:
         return lambda texts: [at for at, text in enumerate(texts) if word in text]
     if hyperscan is None:
         raise BadPattern("--grep: only plain words here, since the package hyperscan is not installed where the logs lie")
+    expression = grep.encode("utf-8", "replace")
+    one, many = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK), hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
+    flags = hyperscan.HS_FLAG_UTF8 | hyperscan.HS_FLAG_ALLOWEMPTY
     try:
-        database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
-        flags = hyperscan.HS_FLAG_UTF8 | hyperscan.HS_FLAG_SINGLEMATCH | hyperscan.HS_FLAG_ALLOWEMPTY
-        database.compile(expressions=[grep.encode()], ids=[0], elements=1, flags=[flags])
-    except (hyperscan.error, UnicodeEncodeError) as error:
+        one.compile(expressions=[expression], ids=[0], elements=1, flags=[flags | hyperscan.HS_FLAG_SINGLEMATCH])
+        many.compile(expressions=[expression], ids=[0], elements=1, flags=[flags | hyperscan.HS_FLAG_MULTILINE])
+    except hyperscan.error as error:
         raise BadPattern(f"--grep {grep!r}: {error}; neither lookaround nor back-references are searched") from None
 
-    def search(texts: list[bytes]) -> list[int]:
-        found: list[int] = []
-        for at, text in enumerate(texts):
-            hits: list[int] = []
-            database.scan(text, match_event_handler=lambda *_, hits=hits: hits.append(1))
-            if hits:
-                found.append(at)
-        return found
+    def alone(text: bytes) -> bool:
+        hits: list[int] = []
+        one.scan(text, match_event_handler=lambda *_: hits.append(1))
+        return bool(hits)
 
-    return search
+    return lambda texts: [at for at in candidates(many, texts) if alone(texts[at])]
+
+
+def candidates(database: Any, texts: list[bytes]) -> Iterable[int]:
+    """Texts that may match, by one sweep over all of them; all, where the sweep cannot tell or finds too much to be worth its while."""
+    joined = b"\n".join(texts)
+    if joined.count(b"\n") != len(texts) - 1:
+        return range(len(texts))
+    ends: list[int] = []
+
+    def hit(_id: int, _from: int, to: int, _flags: int, _context: object) -> bool | None:
+        ends.append(to)
+        return len(ends) > 2 * len(texts) or None
+
+    with contextlib.suppress(hyperscan.error):  # ended by `hit`
+        database.scan(joined, match_event_handler=hit)
+    if len(ends) > 2 * len(texts):
+        return range(len(texts))
+    found: dict[int, None] = {}
+    line, at = 0, 0
+    for to in sorted(ends):
+        line += joined.count(b"\n", at, to)
+        at = max(at, to)
+        found[line] = None
+    return found
+
+
+def message_of(data: bytes, start: int, end: int) -> bytes:
+    """The message of the line that lies there, UTF-8: it is the last field, and no other holds a quote. Empty for what is no line."""
+    at = data.find(MESSAGE, start, end)
+    if at < 0:
+        return b""
+    return plain(data[at + len(MESSAGE) : end - 3])
+
+
+def plain(raw: bytes) -> bytes:
+    """What JSON wrote, as it was: UTF-8."""
+    if b"\\" not in raw:
+        return raw
+    try:
+        return msgspec.json.decode(b'"' + raw + b'"', type=str).encode("utf-8", "replace")
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return b""
 
 
 class Question:
@@ -107,14 +150,32 @@ class Question:
         """(offset, size, line) of the whole lines of `data` that answer, in order."""
         if self._word and self._word not in data:
             return []
+        spans = self._sweep(data)
+        if spans is not None:
+            return self._decoded(data, spans)
         spans = list(self._spans(data))
         if self._word:
             spans = [(start, end) for start, end in spans if data.find(self._word, start, end) >= 0]
-        found = [(start, end - start, line) for start, end in spans if (line := self._line(data[start:end])) is not None]
-        if self._search is None:
-            return found
-        hits = self._search([line.message.encode("utf-8", "replace") for _, _, line in found])
-        return [found[at] for at in hits]
+        if self._search is not None:
+            texts = [message_of(data, start, end) for start, end in spans]
+            spans = [spans[at] for at in self._search(texts)]
+        return self._decoded(data, spans)
+
+    def _decoded(self, data: bytes, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int, StoredLine]]:
+        return [(start, end - start, line) for start, end in spans if (line := self._line(data[start:end])) is not None]
+
+    def _sweep(self, data: bytes) -> list[tuple[int, int]] | None:
+        """The lines that match a pattern, where that is the only condition and the data are whole lines; else None."""
+        if self._search is None or self._selective or self._word:
+            return None
+        texts = MESSAGES.findall(data)
+        if len(texts) != data.count(b"\n"):
+            return None
+        hits = self._search([text if b"\\" not in text else plain(text) for text in texts])
+        if not hits:
+            return []
+        ends = [match.end() for match in NEWLINE.finditer(data)]
+        return [(ends[at - 1] if at else 0, ends[at]) for at in hits]
 
     @staticmethod
     def _line(data: bytes) -> StoredLine | None:
