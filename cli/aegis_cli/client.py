@@ -16,6 +16,7 @@ from aegis_bus import errors
 from aegis_bus.connection import Bus
 from aegis_bus.identity import Identity
 from aegis_proto import api, api_nodes, subjects
+from aegis_proto.logs import LogsAnswer, LogsQuery
 from aegis_proto.messages import BadMessage, encode
 
 from aegis_cli.context import Target, resolve
@@ -144,6 +145,10 @@ class Client:
     async def query_nodes(self, verb: str, request: object, reply: type[T]) -> T:
         """A question to the job controller."""
         return await self._question("jobcontroller", verb, request, reply)
+
+    async def query_logs(self, request: LogsQuery) -> LogsAnswer:
+        """Lines of a job, of lognexus."""
+        return await self._question("lognexus", "logs", request, LogsAnswer)
 
     async def act_nodes(self, verb: str, scope: str, request: object, reply: type[T]) -> T:
         """A wish about nodes: operators only."""

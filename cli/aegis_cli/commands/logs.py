@@ -1,4 +1,4 @@
-"""`aegis job logs` (short: `aegis logs`): what the workers printed, from the slots of the stack of this machine."""
+"""`aegis job logs` (short: `aegis logs`): what the workers printed, from the slots of the stack of this machine, else from lognexus."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from aegis_proto import api
 
-from aegis_cli import past, times, why
+from aegis_cli import keptlogs, past, times, why
 from aegis_cli.client import Client, target_of
 from aegis_cli.client import run as run_async
 from aegis_cli.commands import classify
@@ -40,7 +40,7 @@ def register(app: typer.Typer, group: typer.Typer) -> None:
             int, typer.Option("--tail", metavar="N", min=0, help="The last N lines, over all workers in the order of time (0: all).")
         ] = 100,
     ) -> None:
-        """What the workers printed (of the stack of this machine). `aegis logs classify FILE`: what a saved log says about a failure."""
+        """What the workers printed. `aegis logs classify FILE`: what a saved log says about a failure."""
         only = worker_name(worker)
         try:
             pattern = re.compile(grep)
@@ -56,24 +56,20 @@ def register(app: typer.Typer, group: typer.Typer) -> None:
                 and pattern.search(line.message) is not None
             )
 
-        async def find() -> tuple[api.JobDetail, Path]:
+        async def find() -> tuple[api.JobDetail, Path | None]:
             if resolve(env.context) is None and (kept := past.find(job)) is not None:
                 name = kept.detail.summary.job
                 raise CliError("E104", f"the output of {name} went with its stack (--keep-stack keeps both)", hint=f"aegis job why {name}")
             target = target_of(env)
             async with Client.of(env, target) as client:
                 detail = await client.job(job, workers=True)
-            if target.stack is None:
-                places = ", ".join(f"{view.pod} on {view.node}" for view in detail.workers[:8] if view.node)
-                raise CliError(
-                    "E104",
-                    f"logs of {detail.summary.job} lie at its nodes ({places or 'no node yet'}): in STATE/slots/*/agent.log of aegis-agent node. "
-                    "Only the stack of this machine can be read from here",
-                )
             return detail, target.stack
 
         detail, base = run_async(find())
         name = detail.summary.job
+        if base is None:
+            _kept(env, detail, keptlogs.Wanted(only, rank, incarnation, grep, env.out.verbose > 0), tail, follow)
+            return
         began = detail.summary.createdAt / 1000
         if follow:
             _follow_logs(env, name, base, wanted, tail, began)
@@ -83,6 +79,42 @@ def register(app: typer.Typer, group: typer.Typer) -> None:
 
     command(group, "logs")(logs)
     command(classify.group(app), classify.READ)(logs)
+
+
+def _kept(env: Env, detail: api.JobDetail, wanted: keptlogs.Wanted, tail: int, following: bool) -> None:
+    """From lognexus, over the bus."""
+    name = detail.summary.job
+
+    async def work() -> None:
+        async with Client.of(env) as client:
+            try:
+                lines, cursor, cut = await keptlogs.last(client, name, wanted, tail)
+            except CliError as error:
+                if error.code != "E108":
+                    raise
+                places = ", ".join(f"{view.pod} on {view.node}" for view in detail.workers[:8] if view.node)
+                where = f"at its nodes ({places or 'no node yet'}), in STATE/slots/*/agent.log of aegis-agent node"
+                raise CliError("E108", f"nobody answers for the logs of {name}: lognexus does not run here. They lie {where}") from None
+            if cut:
+                env.out.note(f"only the last {len(lines)} lines fit one answer, or could be looked through in time")
+            _print(env, lines)
+            if not following:
+                return
+            client.patient = env.out.note
+            async for more in keptlogs.follow(client, name, wanted, cursor, ASK_EVERY):
+                _print(env, more)
+                if not more and (await client.job(name, workers=False)).summary.phase in ("Succeed", "Failed"):
+                    return
+
+    try:
+        run_async(work())
+    except KeyboardInterrupt:
+        pass
+
+
+def _print(env: Env, lines: list[LogLine]) -> None:
+    for line in lines:
+        env.out.line("LogLine", _log_body(line), line.text)
 
 
 def worker_name(text: str) -> str:

@@ -41,12 +41,13 @@ def parse(line: str, pod: str) -> LogLine:
     itself (a progress bar) the last state counts."""
     found = LINE.match(line)
     if found is None:
-        return LogLine(pod, -1, -1, _cleaned(line))
+        return LogLine(pod, -1, -1, cleaned(line))
     worker, rank, incarnation, at = found[1], int(found[2] or -1), int(found[3] or -1), int(found[4] or 0)
-    return LogLine(worker, rank, incarnation, _cleaned(found[5]), at)
+    return LogLine(worker, rank, incarnation, cleaned(found[5]), at)
 
 
-def _cleaned(text: str) -> str:
+def cleaned(text: str) -> str:
+    """Harmless in a terminal: control characters made visible; of a line that was written over itself, its last state."""
     return "".join(char if char.isprintable() or char == "\t" else f"\\x{ord(char):02x}" for char in text.rstrip("\r").rpartition("\r")[2])
 
 

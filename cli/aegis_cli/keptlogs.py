@@ -1,0 +1,76 @@
+"""Lines of a job from the store of lognexus, asked over the bus: for jobs that do not run on the stack of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+
+import msgspec
+from aegis_proto.logs import LogKind, LogsAnswer, LogsQuery, StoredLine
+
+from aegis_cli.client import Client
+from aegis_cli.stack.output import LogLine, cleaned, in_time_order
+
+PAGE = 5_000
+MOST_TAIL = 9_999
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which lines. `agent`: the agents' own words too."""
+
+    worker: str = ""
+    rank: int | None = None
+    incarnation: int | None = None
+    grep: str = ""
+    agent: bool = False
+
+    def query(self, job: str) -> LogsQuery:
+        kinds: tuple[LogKind, ...] = () if self.agent else ("out", "err")
+        return LogsQuery(job, self.worker, self.rank, self.incarnation, kinds, grep=self.grep, tail=0, limit=PAGE)
+
+
+async def last(client: Client, job: str, wanted: Wanted, tail: int) -> tuple[list[LogLine], str, bool]:
+    """(the last `tail` lines, 0 = all, in the order of time; where they end; were older ones left out for their size)."""
+    query = wanted.query(job)
+    if 0 < tail <= MOST_TAIL:
+        answer = await client.query_logs(msgspec.structs.replace(query, tail=tail))
+        return in_order(answer.lines), answer.cursor, answer.more
+    kept: deque[StoredLine] = deque(maxlen=tail or None)
+    cursor = ""
+    async for answer in pages(client, query, ""):
+        kept += answer.lines
+        cursor = answer.cursor
+    return in_order(kept), cursor, False
+
+
+async def pages(client: Client, query: LogsQuery, cursor: str) -> AsyncIterator[LogsAnswer]:
+    """What there is behind a place, page by page; at least one."""
+    while True:
+        answer = await client.query_logs(msgspec.structs.replace(query, cursor=cursor))
+        yield answer
+        cursor = answer.cursor
+        if not answer.more:
+            return
+
+
+async def follow(client: Client, job: str, wanted: Wanted, cursor: str, every: float) -> AsyncIterator[list[LogLine]]:
+    """Lines behind a place as they come, for ever; an empty list when there was nothing new."""
+    query = wanted.query(job)
+    while True:
+        async for answer in pages(client, query, cursor):
+            cursor = answer.cursor
+            yield in_order(answer.lines)
+        await asyncio.sleep(every)
+
+
+def in_order(lines: Iterable[StoredLine]) -> list[LogLine]:
+    """As they are shown: by time, and those of a worker in their own order."""
+    workers: dict[str, list[LogLine]] = defaultdict(list)
+    for line in lines:
+        incarnation = line.incarnation if line.kind in ("out", "err") else -1
+        at = max(line.at, workers[line.worker][-1].at if workers[line.worker] else 0)
+        workers[line.worker].append(LogLine(line.worker, line.rank, incarnation, cleaned(line.message), at))
+    return in_time_order(workers.values())
