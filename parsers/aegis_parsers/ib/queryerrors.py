@@ -1,4 +1,4 @@
-"""ibqueryerrors: ports with counts above its thresholds.
+"""ibqueryerrors: ports with counts above its thresholds; with --counters, the traffic of all.
 
 Only lines of one port are used: the "port ALL" line of a switch adds narrow counters and is wrong (255 where one port has 1234). PortXmitWait is
 congestion. The summary's count of bad nodes is held against those listed. A lifetime count above the usual sample limit is a warning, below it a
@@ -12,7 +12,7 @@ import re
 from ..schema import Draft
 from . import counters
 
-NODE = re.compile(r'^Errors for (?:(?P<guid>0x[0-9a-fA-F]+) )?"(?P<name>[^"]*)"')
+NODE = re.compile(r'^(?P<what>Errors|Data Counters) for (?:(?P<guid>0x[0-9a-fA-F]+) )?"(?P<name>[^"]*)"')
 PORT = re.compile(r"^\s*GUID (?P<guid>0x[0-9a-fA-F]+) port (?P<port>\d+|ALL):\s*(?P<rest>.*)$")
 COUNT = re.compile(r"\[(?P<name>\w+) == (?P<value>\d{1,25})(?: \([^)\]]*\))?\]")
 SUMMARY = re.compile(r"^## Summary: (?P<nodes>\d+) nodes checked, (?P<bad>\d+) bad nodes found")
@@ -21,7 +21,7 @@ NOISE = re.compile(r"^##|^\s*$|^#")
 
 
 def looks(text: str) -> bool:
-    return bool(re.search(r"^\s*GUID 0x[0-9a-f]+ port (?:\d+|ALL):|^Errors for |^## Summary: \d+ nodes checked", text, re.M | re.I))
+    return bool(re.search(r"^\s*GUID 0x[0-9a-f]+ port (?:\d+|ALL):|^(?:Errors|Data Counters) for |^## Summary: \d+ nodes checked", text, re.M | re.I))
 
 
 def read(draft: Draft, text: str) -> None:
@@ -30,7 +30,7 @@ def read(draft: Draft, text: str) -> None:
     for line in text.split("\n"):
         if match := NODE.match(line):
             name = match["name"]
-            named += 1
+            named += match["what"] == "Errors"
         elif match := PORT.match(line):
             if match["port"] != "ALL":
                 add(draft, name, match["guid"], match["port"], match["rest"])

@@ -1,0 +1,79 @@
+"""One reading of the whole fabric, from what infiniband-diags printed. Pure.
+
+`ibnetdiscover` (both forms) gives the graph and the ports that are down; `ibqueryerrors --counters` lists every port that answered, `ibqueryerrors`
+those that counted errors. A port that answered and is not among the latter has zeros; one that did not answer is unknown, never zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+from aegis_parsers.ib import counters
+from aegis_parsers.schema import Item, Parsed
+
+from aegis_netmon.series import Poll
+from aegis_netmon.topology import End, Fabric, build, guid
+
+ZEROES = {row.name: 0 for row in counters.table().values() if row.perfquery and row.kind != "traffic" and row.name != "port_xmit_wait"}
+"""Counters that ibqueryerrors prints when they are above its threshold, which is 0."""
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """The fabric at `at` (seconds). `partial`: what is missing of it, in a sentence each; [] if it is whole."""
+
+    at: float
+    fabric: Fabric
+    polls: tuple[Poll, ...]
+    partial: tuple[str, ...] = ()
+
+
+def read(at: float, ports: Parsed, nodes: Parsed | None = None, data: Parsed | None = None, errors: Parsed | None = None) -> Reading:
+    """`ports`: `ibnetdiscover -p`; `nodes`: the long form; `data`: `ibqueryerrors --counters`; `errors`: `ibqueryerrors`. None: was not read."""
+    fabric = build(ports.items)
+    names = aliases(nodes.items if nodes else ())
+    partial = [f"{what} was not read" for what, parsed in (("the error counters", errors), ("the data counters", data)) if parsed is None]
+    polls = tuple(polls_of(at, data, errors, names)) if data is not None and errors is not None else ()
+    missing = sorted({fabric.name(end) for end in ends(fabric)} - {fabric.name((poll.guid, poll.port)) for poll in polls}) if polls else []
+    if missing:
+        partial.append(f"{len(missing)} ports did not answer: {', '.join(missing[:8])}" + (" ..." if len(missing) > 8 else ""))
+    return Reading(at, fabric, polls, tuple(partial))
+
+
+def ends(fabric: Fabric) -> set[End]:
+    """Both ends of every link."""
+    return {end for link in fabric.links.values() for end in (link.a, link.b)}
+
+
+def aliases(items: Iterable[Item]) -> dict[str, str]:
+    """GUID of an adapter -> GUID of its port 1: some tools name one, some the other."""
+    found = {}
+    for item in items:
+        node = str(item["id"]).rpartition(" port ")[0]
+        own = item.get("own_port_guid")
+        if item.get("kind") == "link" and node.startswith("H-") and isinstance(own, str):
+            found[f"{guid(node)}/{item.get('port')}"] = guid(own)
+    return found
+
+
+def polls_of(at: float, data: Parsed, errors: Parsed, names: Mapping[str, str]) -> list[Poll]:
+    """A poll per port that answered."""
+    counted = {end_of(item, names): counts(item) for item in errors.items if item.get("kind") == "port"}
+    found = []
+    for item in data.items:
+        if item.get("kind") == "port":
+            end = end_of(item, names)
+            found.append(Poll(end[0], end[1], at, {**ZEROES, **counts(item), **counted.pop(end, {})}))
+    found += [Poll(end[0], end[1], at, values) for end, values in counted.items()]
+    return found
+
+
+def end_of(item: Item, names: Mapping[str, str]) -> End:
+    own, port = guid(str(item.get("guid"))), item.get("port")
+    number = port if isinstance(port, int) else 0
+    return names.get(f"{own}/{number}", own), number
+
+
+def counts(item: Item) -> dict[str, int | None]:
+    found = item.get("counters")
+    return {name: value for name, value in found.items() if isinstance(value, int)} if isinstance(found, dict) else {}
