@@ -45,7 +45,10 @@ Handler = Callable[[Msg], Awaitable[None]]
 
 
 class Subscription:
-    """A core subscription that outlives connections. Its handler runs in tasks of the bus: one message after another, or `workers` side by side."""
+    """A core subscription that outlives connections. Its handler runs in tasks of the bus: one message after another, or `workers` side by side.
+
+    A task is made when a message would have to wait for it, and stays.
+    """
 
     def __init__(self, bus: Bus, subject: str, queue: str, handler: Handler, workers: int) -> None:
         self.subject = subject
@@ -57,7 +60,9 @@ class Subscription:
         self._inbox: asyncio.Queue[Msg] = asyncio.Queue(QUEUE)
         self._link: Link | None = None
         self._remote: Any = None
-        self._tasks = [asyncio.create_task(self._run(), name=f"sub {subject}") for _ in range(workers)]
+        self._workers = workers
+        self._busy = 0
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def _on_msg(self, link: Link, msg: NatsMsg) -> None:
         reply = as_reply(msg)
@@ -65,16 +70,20 @@ class Subscription:
             self._inbox.put_nowait(Msg(msg.subject, reply.data, reply.headers, msg.reply, self._bus, link))
         except asyncio.QueueFull:
             metrics.SLOW.labels(self._bus.service).inc()
+        if len(self._tasks) < self._workers and self._inbox.qsize() + self._busy > len(self._tasks):
+            self._tasks.append(asyncio.create_task(self._run(), name=f"sub {self.subject}"))
 
     async def _run(self) -> None:
         while True:
             msg = await self._inbox.get()
+            self._busy += 1
             try:
                 await self._handler(msg)
             except Exception:
                 metrics.HANDLER_ERRORS.labels(self._bus.service).inc()
                 log.exception("handler of %s failed", self.subject)
             finally:
+                self._busy -= 1
                 self._inbox.task_done()
 
     async def attach(self, link: Link) -> None:
@@ -99,6 +108,7 @@ class Subscription:
 
     async def unsubscribe(self) -> None:
         """Stop: nothing more arrives; what waits is dropped."""
+        self._workers = 0
         for task in self._tasks:
             task.cancel()
         await self.detach()

@@ -22,6 +22,8 @@ from simulation.coverage import Coverage
 from simulation.faults import WEIGHTS
 
 CHUNK = 50
+SAY = 1000
+"""Seeds after which the runner says how far it is."""
 
 
 @dataclass
@@ -156,11 +158,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     summary, began = Summary(), time.monotonic()
     for part in play(range(options.first, options.first + options.seeds), options.processes):
         summary.merge(part)
+        for seed, problem in part.bad:
+            print(f"FAILED seed {seed}: {problem}\n  {replay_line(seed)}", flush=True)
+        if summary.seeds // SAY > (summary.seeds - part.seeds) // SAY:
+            print(f"{summary.seeds} of {options.seeds} seeds after {time.monotonic() - began:.0f} s, {len(summary.bad)} failed", flush=True)
         if len(summary.bad) >= options.stop_at:
             break
     show(summary, time.monotonic() - began, options.processes)
-    for seed, problem in sorted(summary.bad)[: options.stop_at]:
-        print(f"FAILED seed {seed}: {problem}\n  {replay_line(seed)}")
     if summary.bad:
         print(tell(world.run(min(summary.bad)[0], story=True)))
     return 1 if summary.bad else 0
