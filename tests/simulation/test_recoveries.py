@@ -129,6 +129,34 @@ def test_a_store_restored_to_another_owner_is_taken_up_by_him_and_nothing_is_cou
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_a_store_restored_from_before_a_placement_starts_nobody_a_second_time(seed: int) -> None:
+    """It knows of no placement, and a node on which one runs comes back later than the job controllers."""
+
+    def play(scene: World) -> None:
+        kept: list[object] = []
+
+        def backup() -> None:
+            if scene.check.state is None:
+                scene.later(0.01, backup)
+            else:
+                kept.extend((scene.server.backup(), scene.check.backup()))
+
+        def restore() -> None:
+            scene.server.stop()
+            scene.server.restore(kept[0])  # type: ignore[arg-type]
+            scene.check.restored(kept[1])  # type: ignore[arg-type]
+            scene.network.cut(machine_of(scene, "w1").processes(), 3.0)
+            scene.server.start()
+            scene.server.handle(None, subjects.ERA, messages.encode(Era("era2", reason="restored")), None, "")
+
+        backup()
+        when_it_runs(scene, restore, after=0.5)
+
+    result = played(seed, play, run_for=(30.0, 30.0))
+    assert (result.phase, result.counted) == ("Succeed", 0), run.tell(result)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_masters_that_die_and_stand_still_cost_no_budget_and_no_restart(seed: int) -> None:
     def play(scene: World) -> None:
         for at in (2.0, 3.0, 4.0, 6.0, 7.0):

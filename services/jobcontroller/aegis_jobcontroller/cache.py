@@ -28,6 +28,9 @@ from aegis_jobcontroller.world import SILENT, Holding, Job, Node, Placed, World
 log = logging.getLogger(__name__)
 
 REREAD = 30.0
+SETTLE = 15.0
+"""Seconds after a restored store was first seen in which nothing new is begun: its nodes have yet to come back (up to 5 s between two tries of
+theirs) and to say what runs, of which this store may know nothing."""
 FILTERS = {
     "NODES": ["aegis.node.*.taint", "aegis.node.*.slot.*", "aegis.place.*.*"],
     "FLEET": ["aegis.node.*.spec", "aegis.node.*.status"],
@@ -69,6 +72,8 @@ class Cache:
         self._statuses: dict[str, NodeStatus] = {}
         self._held: dict[tuple[str, str], tuple[Held, float]] = {}
         self._stored_era, self._era = b"", ""
+        self._settles_at = 0.0
+        self._heads_of = -1  # generation of the connection on which era and heads were read
         self._heads: dict[str, tuple[Head, int]] = {}
         self._jobs: dict[str, Job] = {}
         self._ended: dict[str, float] = {}
@@ -84,7 +89,8 @@ class Cache:
 
     @property
     def ready(self) -> bool:
-        return self._read_once >= {"NODES", "FLEET", "heads"} and not self._stale
+        """Everything was read once, era and heads on the present connection: behind a new one there may be another store."""
+        return self._read_once >= {"NODES", "FLEET", "heads"} and not self._stale and self._heads_of == self._bus.generation
 
     def changed(self) -> asyncio.Event:
         """An event of the caller's own, to wait for and to clear."""
@@ -111,7 +117,7 @@ class Cache:
         nodes = {name: self._node(name, spec, now) for name, spec in self._specs.items()}
         self._held = {where: (held, at) for where, (held, at) in self._held.items() if now - at < HELD_FOR}
         held = [held for held, _ in self._held.values()]
-        return World(jobs, self._places, nodes, int(time.time() * 1000), self._era, self._heads.keys(), held)
+        return World(jobs, self._places, nodes, int(time.time() * 1000), self._era, self._heads.keys(), held, now >= self._settles_at)
 
     def _node(self, name: str, spec: NodeSpec, now: float) -> Node:
         beat = self._beats.get(name)
@@ -258,7 +264,7 @@ class Cache:
         """Every 30 s, and whenever something may have been missed."""
         while True:
             self._reread.clear()
-            before = {name: seq for name, (_, seq) in self._heads.items()}
+            before, generation = {name: seq for name, (_, seq) in self._heads.items()}, self._bus.generation
             try:
                 era = await self._bus.get("CTL", subjects.ERA)
                 found = await self._bus.get_many("CTL", ["aegis.job.*.state"], timeout=30.0)
@@ -268,7 +274,10 @@ class Cache:
                 continue
             if era is not None and era.data != self._stored_era:
                 # Another store: its sequences may have gone back, and what is known of the one before counts for nothing.
-                self._stored_era, self._era = era.data, _era_of(era)
+                found_era = _era_of(era)
+                self._stored_era, self._era = era.data, found_era.era
+                if found_era.reason == "restored":
+                    self._settles_at = time.monotonic() + SETTLE
                 self._heads.clear()
                 self._jobs.clear()
                 self._stale.clear()
@@ -290,6 +299,7 @@ class Cache:
                 self._load.set()
             self._left.clear()
             self._read_once.add("heads")
+            self._heads_of = generation
             self._touch()
             try:
                 async with asyncio.timeout(REREAD if era is not None else 1.0):  # without an era: a new store is being made just now
@@ -337,12 +347,12 @@ class Cache:
         return True
 
 
-def _era_of(stored: Stored) -> str:
+def _era_of(stored: Stored) -> Era:
     try:
-        return decode(Era, stored.data).era
+        return decode(Era, stored.data)
     except BadMessage as error:
         log.error("the era of the store is not readable: %s", error)
-        return ""
+        return Era("")
 
 
 _NO_SLOTS: Mapping[str, Holding] = {}

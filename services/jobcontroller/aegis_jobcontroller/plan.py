@@ -131,7 +131,7 @@ def plan(world: World) -> list[Action]:
     adopted = list(_adoptions(world))
     spared = {(assign.node, assign.slot) for assign in adopted}
     ending = [action for action in _endings(world) if isinstance(action, Retire) or (action.node, action.slot) not in spared]
-    return [*ending, *adopted, *_beginnings(world, adopted)]
+    return [*ending, *adopted, *(_beginnings(world, adopted) if world.settled else ())]
 
 
 # --- adoptions -----------------------------------------------------------------------------------------------------------------

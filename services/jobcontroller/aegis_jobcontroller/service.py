@@ -62,6 +62,7 @@ class Controller:
     async def start(self, service: Service) -> None:
         """Subscribe first, then read: nothing can go between."""
         cache = self.cache
+        self._bus.on_link.append(cache.could_not_hear)
         await self._bus.subscribe("aegis.view.job.*.state", cache.on_head, timeout=30.0)
         await self._bus.subscribe("aegis.node.*.hb", cache.on_beat, timeout=30.0)
         for stream in FILTERS:

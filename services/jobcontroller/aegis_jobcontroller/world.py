@@ -138,6 +138,8 @@ class World:
     known: Collection[str] = ()
     """Every job that the store has a head of, readable or not."""
     held: Sequence[Held] = ()
+    settled: bool = True
+    """False for a while after a restore: what runs on the nodes may not be known yet, so nothing is begun."""
 
     def gone(self, placed: Placed) -> bool:
         """The platform knows by itself that nothing of this placement lives any more."""

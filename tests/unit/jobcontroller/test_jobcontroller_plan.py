@@ -27,6 +27,15 @@ def test_a_new_job_is_spread_over_the_nodes_in_natural_order() -> None:
     assert assigned(plan(world)) == {"w0": "n1", "w1": "n2", "w2": "n10"}
 
 
+def test_behind_a_restore_nothing_is_begun_until_the_nodes_can_have_said_what_runs() -> None:
+    """What already runs is recorded all the same."""
+    job = make_job("job-a", 1)
+    world = replace(make_world([job], [make_node("n1")]), settled=False)
+    assert plan(world) == []
+    said = replace(make_world([job], [running(job, 0, "n1")]), settled=False)
+    assert assigned(plan(said)) == {"w0": "n1"}
+
+
 def test_the_emptiest_nodes_come_first() -> None:
     other = make_job("other", 1, {0: HERE}, **RUNS)
     busy = make_node("n1", 2, {"0": told(other, 0, "running")}, holdings={"0": held(other, 0)})
