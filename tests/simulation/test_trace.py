@@ -52,7 +52,7 @@ def test_the_file_holds_one_object_a_line(tmp_path: Path) -> None:
     [file] = tmp_path.iterdir()
     step, commit, void = [msgspec.json.decode(line) for line in file.read_bytes().splitlines()]
     assert (step["kind"], step["event"], step["args"]["boot"], step["at"]) == ("step", "PodReady", "b1", 2000)
-    assert (step["before"]["up"], step["after"]["up"]) == ([False, False], [False, True])
+    assert (step["before"]["boot"], step["after"]["boot"]) == (["", ""], ["", "b1"])
     assert step["after"] == variables(after) == void["state"]
     assert (commit["kind"], commit["seq"], void["kind"]) == ("commit", 7, "void")
     assert not Trace()

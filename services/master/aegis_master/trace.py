@@ -1,9 +1,10 @@
 """A trace of what this master stepped and stored, for validation against the model: one JSON object a line. Off unless a file is named.
 
 Writes the file (AEGIS_MASTER_TRACE; `%p` = process id). Three kinds of lines, in the order in which they happened here:
-  step     one event: `before` and `after` are the variables of the model (`variables`), `event` its class, `args` its fields, `at` ms since 1970
+  step     one event: `before` and `after` are what the model knows (`variables`), `event` its class, `args` its fields, `at` ms since 1970
   commit   what was stepped since the line before of this job is stored: `seq` of the head, its cursor, owner and term
   void     what was stepped and not stored never happened: the state is the one of the last commit (read anew)
+`spec/traces.py` reads it.
 """
 
 from __future__ import annotations
@@ -19,50 +20,29 @@ from aegis_master.events import Event
 
 MOST = 64
 """Workers of a job up to which its pods are written."""
+HEAD = (
+    *("workerNum", "maxRetry", "phase", "mode", "recoverCount", "failures", "shouldQuit", "failedReason", "started", "booted", "era", "seqNum"),
+    *("roundSeqNum", "runSeqNum", "stopSeqNum", "stopOrderAt", "incarnation", "countedIncarnation", "countedPod", "countedEvidence", "countMoved"),
+    *("massQuitRounds", "portRetries", "suspended", "adopting", "adoptIncarnation", "adoptMax"),
+)
+"""Fields of the head that are written, under their names."""
+POD = (
+    *("attempt", "boot", "oldBoot", "innerPhase", "placed", "finished", "errored", "failed", "retries", "uncounted", "reason", "toQuit", "mark"),
+    *("suspect", "gone", "stopped"),
+)
+"""Fields of the pods that are written: under each name a list, one entry per place."""
 
 
 def variables(state: JobState) -> dict[str, Any]:
-    """The variables of the model, by its names; one list entry per worker."""
+    """What the model, and whoever follows the job, must know of a state. `order`: the phase of the order; `deadline`: its kind."""
     head = state.head
-    found: dict[str, Any] = dict(
-        phase=head.phase.value,
-        mode=head.mode.value,
-        recoverCount=head.recoverCount,
-        shouldQuit=head.shouldQuit,
-        reason=head.failedReason.value if head.failedReason is not None else "none",
-        booted=head.booted,
-        started=head.started,
-        suspended=head.suspended,
-        adopting=head.adopting,
-        failures=head.failures,
-        era=head.era,
-        seqNum=head.seqNum,
-        roundSeqNum=head.roundSeqNum,
-        incarnation=head.incarnation,
-        countedIncarnation=head.countedIncarnation,
-        countedPod=head.countedPod,
-        countMoved=head.countMoved,
-        massQuitRounds=head.massQuitRounds,
-        order=head.order.phase.value,
-        deadline=head.deadline.kind if head.deadline is not None else "none",
-    )
+    found: dict[str, Any] = {name: msgspec.to_builtins(getattr(head, name)) for name in HEAD}
+    found["maxUncounted"] = state.spec.maxUncounted
+    found["order"] = head.order.phase.value
+    found["deadline"] = head.deadline.kind if head.deadline is not None else "none"
     if head.workerNum <= MOST:
         pods = state.pods()
-        found |= dict(
-            inner=[pod.innerPhase.value for pod in pods],
-            finished=[pod.finished for pod in pods],
-            retries=[pod.retries for pod in pods],
-            toQuit=[pod.toQuit for pod in pods],
-            marked=[pod.mark for pod in pods],
-            uncounted=[pod.uncounted for pod in pods],
-            up=[pod.present for pod in pods],
-            gone=[pod.gone for pod in pods],
-            err=[pod.errored for pod in pods],
-            failed=[pod.failed for pod in pods],
-            attempt=[pod.attempt for pod in pods],
-            boot=[pod.boot for pod in pods],
-            stopped=[pod.stopped for pod in pods],
-        )
+        found |= {name: [msgspec.to_builtins(getattr(pod, name)) for pod in pods] for name in POD}
     return found
 
 

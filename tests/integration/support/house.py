@@ -97,7 +97,7 @@ class House:
     # --- processes --------------------------------------------------------------------------------------------------------
 
     def environment(self, **more: str) -> dict[str, str]:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("AEGIS_") or k == "AEGIS_NATS_SERVER"}
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("AEGIS_") or k in ("AEGIS_NATS_SERVER", "AEGIS_MASTER_TRACE")}
         return {**kept, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "AEGIS_BUS_SERVERS": self.nats.url, **QUICK, **more}
 
     def creds(self, name: str, role: str, **tags: str) -> str:

@@ -1,0 +1,235 @@
+"""Traces of real runs are held to the model: what the machine did passes, what it cannot have done is refused at the step where it shows."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from aegis_bus.jobstore import Loaded
+from aegis_master import events, machine
+from aegis_master.trace import Trace
+from aegis_proto.phases import LostReason
+from aegis_proto.state import JobSpec, JobState
+
+SPEC = Path(__file__).resolve().parents[3] / "spec"
+sys.path.insert(0, str(SPEC))
+
+import mapping  # noqa: E402
+import tla  # noqa: E402
+import traces  # noqa: E402
+
+Line = dict[str, Any]
+
+
+def has_java() -> bool:
+    try:
+        return bool(tla.find_java() and tla.find_jar())
+    except tla.SpecError:
+        return False
+
+
+java = pytest.mark.skipif(not has_java(), reason="needs Java 17 and tla2tools.jar (extra `spec`)")
+
+
+@pytest.fixture
+def worked_example(tmp_path: Path) -> Path:
+    """The worked example of the design, as a master writes it."""
+    path = tmp_path / "trace.ndjson"
+    trace, now = Trace(str(path)), 1000
+    state = machine.create("example-000001", JobSpec("example", workers=3, maxRetry=2), "uid1", "era1", now)
+    trace.void(Loaded(state, 1, now))
+
+    def step(event: events.Event) -> None:
+        nonlocal state, now
+        now += 1000
+        before, state = state, machine.step(state, event, now)[0]
+        trace.write(before, event, state, now)
+
+    def finish(state: JobState, places: tuple[int, ...] = (0, 1, 2)) -> list[events.Event]:
+        head = state.head
+        return [events.Finished(i, state.pod(i).attempt, state.pod(i).boot, head.incarnation, head.seqNum) for i in places]
+
+    def fail(state: JobState, i: int) -> events.Event:
+        return events.Errored(i, state.pod(i).attempt, state.pod(i).boot, state.head.incarnation, state.head.seqNum)
+
+    for i in range(3):
+        step(events.PodReady(i, 1, f"b{i}"))
+    for event in finish(state):
+        step(event)
+    for i, died in ((0, now), (1, 0), (2, 0)):
+        step(events.PodLost(i, state.pod(i).attempt, LostReason.KILLED, died, gone=True))
+        step(events.PodReady(i, state.pod(i).attempt, f"c{i}"))
+    for i in (1, 2):
+        for event in finish(state):
+            step(event)
+        step(fail(state, i))
+    assert (state.head.phase, state.head.failedReason, [pod.retries for pod in state.pods()]) == ("Failed", "budget", [2, 2, 3])
+    trace.close()
+    return path
+
+
+def lines_of(path: Path) -> list[Line]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def change(path: Path, edit: Callable[[list[Line]], None]) -> None:
+    lines = lines_of(path)
+    edit(lines)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def complaints(path: Path, by_model: bool) -> list[traces.Complaint]:
+    reader = traces.Reader()
+    reader.read([path])
+    assert reader.chains
+    if not by_model:
+        return reader.complaints + traces.replay(reader.chains)
+    return reader.complaints + [bad for *_, bad in traces.validate(reader.chains) if bad is not None]
+
+
+def counted_elsewhere(lines: list[Line]) -> None:
+    """The kill of w0 is counted for w1, from that step on."""
+    where = first(lines, lambda before, after: after["failures"] == 1)
+    lines[where]["after"]["retries"] = [0, 1, 0]
+    lines[where]["after"]["countedPod"] = "w1"
+    del lines[where + 1 :]
+
+
+def first(lines: list[Line], wanted: Callable[[Line, Line], bool]) -> int:
+    """Index of the first step whose (before, after) is wanted."""
+    return next(n for n, line in enumerate(lines) if line["kind"] == "step" and wanted(line["before"], line["after"]))
+
+
+def counted_twice(lines: list[Line]) -> None:
+    """The loss of a pod in Troubleshooting is counted again."""
+    where = next(
+        n for n, line in enumerate(lines) if line["kind"] == "step" and line["before"]["phase"] == "Troubleshooting" != line["after"]["phase"]
+    )
+    lines[where]["after"] |= {"failures": 2, "recoverCount": 2, "retries": [1, 1, 0]}
+    del lines[where + 1 :]
+
+
+def trains_unchecked(lines: list[Line]) -> None:
+    """The last place is filled, and the command runs at once."""
+    lines[3]["after"] |= {
+        "phase": "RunCommand",
+        "innerPhase": ["RunCommand"] * 3,
+        "booted": True,
+        "started": True,
+        "order": "command",
+        "deadline": "none",
+    }
+    del lines[4:]
+
+
+def another_order(lines: list[Line]) -> None:
+    """Diagnosis begins, and the order lets everybody go on."""
+    where = first(lines, lambda before, after: after["phase"] == "Troubleshooting")
+    lines[where]["after"]["order"] = "command"
+    del lines[where + 1 :]
+
+
+def another_event(lines: list[Line]) -> None:
+    """What a loss does, without one: the place was told to be silent."""
+    where = first(lines, lambda before, after: after["failures"] == 1)
+    lines[where] |= {"event": "SuspectChanged"}
+    del lines[where + 1 :]
+
+
+FORGED = [counted_elsewhere, counted_twice, trains_unchecked, another_order, another_event]
+WAYS = [pytest.param(True, id="model", marks=java), pytest.param(False, id="code")]
+
+
+@pytest.mark.parametrize("by_model", WAYS)
+def test_what_the_machine_did_is_a_behaviour_of_the_model(worked_example: Path, by_model: bool) -> None:
+    assert complaints(worked_example, by_model) == []
+
+
+@pytest.mark.parametrize(
+    ("forge", "by_model"),
+    [*((forge, False) for forge in FORGED), *(pytest.param(forge, True, marks=java) for forge in (another_order, another_event))],
+)
+def test_a_forged_step_is_refused_where_it_was_made(worked_example: Path, forge: Callable[[list[Line]], None], by_model: bool) -> None:
+    change(worked_example, forge)
+    found = complaints(worked_example, by_model)
+    assert [complaint.where for complaint in found] == [f"trace.ndjson:{len(lines_of(worked_example))}"], found
+
+
+def test_a_step_that_is_missing_shows(worked_example: Path) -> None:
+    change(worked_example, lambda lines: lines.pop(5))
+    earliest = complaints(worked_example, False)[0]
+    assert (earliest.where, earliest.why) == ("trace.ndjson:6", "the step does not begin where the one before ended")
+
+
+def test_a_master_that_read_what_nobody_wrote_shows(worked_example: Path) -> None:
+    change(worked_example, lambda lines: lines.__delitem__(slice(1, 9)))
+    change(worked_example, lambda lines: lines[0].update(state=lines[1]["before"]))
+    assert "to which nobody has stepped" in complaints(worked_example, False)[0].why
+
+
+def test_a_takeover_goes_on_where_the_first_master_stopped(worked_example: Path, tmp_path: Path) -> None:
+    lines = lines_of(worked_example)
+    second = tmp_path / "second.ndjson"
+    void = {"kind": "void", "job": lines[0]["job"], "state": lines[9]["after"]}
+    second.write_text("".join(json.dumps(line) + "\n" for line in [void, *lines[10:]]))
+    change(worked_example, lambda lines: lines.__delitem__(slice(10, None)))
+    reader = traces.Reader()
+    reader.read([worked_example, second])
+    assert (reader.complaints, traces.replay(reader.chains), len(reader.chains)) == ([], [], 2)
+
+
+def test_a_changed_budget_begins_a_chain_and_may_change_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "trace.ndjson"
+    trace = Trace(str(path))
+    before = machine.create("set-000001", JobSpec("set", workers=2, maxRetry=1), "uid1", "era1", 1000)
+    trace.void(Loaded(before, 1, 1000))
+    event = events.SettingChanged(5, "ann")
+    after, _ = machine.step(before, event, 2000)
+    trace.write(before, event, after, 2000)
+    ready = events.PodReady(0, 1, "b0")
+    trace.write(after, ready, machine.step(after, ready, 3000)[0], 3000)
+    trace.close()
+    assert complaints(path, False) == []
+    change(path, lambda lines: [told.update(suspended=True) for told in (lines[1]["after"], lines[2]["before"], lines[2]["after"])])
+    assert "changes what never changes" in complaints(path, False)[0].why
+
+
+def test_every_event_of_the_code_has_its_processes_and_every_process_is_in_the_trace_model() -> None:
+    kinds = {kind.__name__ for kind in events.Event.__args__}
+    assert kinds == set(mapping.PROCESSES)
+    modules = tla.modules()
+    named = {name for names in mapping.PROCESSES.values() for name in names} | {"B1_Create"}
+    model = {line.split()[2] for line in modules["AegisPhase"].splitlines() if line.startswith(("fair process", "fair+ process"))}
+    model |= {line.split()[1] for line in modules["AegisPhase"].splitlines() if line.startswith("process")}
+    assert model - {"Quiet"} == named
+    walked = {line.split('"')[1] for line in modules["AegisTrace"].splitlines() if ' p = "' in line}
+    assert walked == named
+
+
+def test_the_mapping_names_an_event_as_the_table_of_processes_does() -> None:
+    state = machine.create("names", mapping.spec_of(2, 1, 2), "u", "a", mapping.NOW)
+    for event in (events.PodReady(0, 1, "x"), events.PodReady(1, 1, "y")):
+        state, _ = machine.step(state, event, mapping.later(state))
+    seen = {(name, type(event).__name__) for name, event in mapping.events_of(state, frozenset(traces.FEATURES))}
+    assert seen and all(name in mapping.PROCESSES[kind] for name, kind in seen)
+
+
+def test_a_trace_holds_all_that_the_mapping_reads() -> None:
+    state = machine.create("whole", mapping.spec_of(2, 1, 2), "u", "a", mapping.NOW)
+    for event in (events.PodReady(0, 1, "x"), events.PodReady(1, 1, "y"), events.PodLost(1, 1, LostReason.KILLED)):
+        state, _ = machine.step(state, event, mapping.later(state))
+        told = json.loads(msgspec.json.encode(traces.trace.variables(state)))
+        assert mapping.model_state(mapping.state_of(told)) == mapping.model_state(state)
+
+
+@java
+def test_the_command_line_says_which_step_is_bad(worked_example: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    change(worked_example, counted_elsewhere)
+    monkeypatch.setattr(sys, "argv", ["traces.py", str(worked_example)])
+    assert traces.main() == 1
+    assert "no step of the model: PodLost of w0 in RunCommand" in capsys.readouterr().err
