@@ -216,6 +216,10 @@ async def _watch(env: Env, client: Client, start: Start, stack: stacks.Stack | N
         model = await follower.until(lambda m: m.terminal, stop)
         if stack is not None:
             await follower.settle(start.spec.stopGrace + 5.0, lambda: shown.note(kill()))
+    except CliError:
+        if stack is not None and follower.model.detail is not None:  # the stack went under it: what was known last
+            past.keep(past.of(follower.model.detail, follower.model.events, time.time()))
+        raise
     finally:
         shown.close()
     if model.detail is None:

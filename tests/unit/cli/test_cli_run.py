@@ -340,6 +340,9 @@ def test_a_run_ends_when_its_stack_does(aegis: Aegis, tmp_path: Path) -> None:
     _, err = process.communicate(timeout=WAIT)
     assert process.returncode == 5
     assert "E123 the stack of this machine has ended" in err
+    code, out, err = aegis("job", "why", "sh")
+    assert (code, "its stack with it" in err) == (0, True)
+    assert "is RunCommand" in out
 
 
 def test_a_run_without_a_stack_starts_one_and_two_at_once_share_it(aegis: Aegis, tmp_path: Path) -> None:
