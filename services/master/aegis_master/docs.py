@@ -89,8 +89,8 @@ def page() -> str:
             "## What always holds",
             names + ".",
             "",
-            "And every job ends, whatever pods and platform do (`Ends` of the model). Assumed is that deadlines fire, and strong fairness of Finish: a",
-            "training that makes progress, if only now and then, finishes in the end. A healthy command that runs for ever keeps its job for ever.",
+            "And every job ends, whatever pods and platform do (`Ends` of the model). Assumed is that deadlines fire, and strong fairness of Finish:",
+            "a training that makes progress, if only now and then, finishes in the end. A healthy command that runs for ever keeps its job for ever.",
             "A suspended job waits for whoever suspended it.",
             "",
         ]
