@@ -21,6 +21,7 @@ import msgspec
 MAX_LINE = 4096
 MAX_PEERS = 256
 _PATH_LIMIT = 100  # sun_path is 108 bytes
+_PRIVATE = "aegis-socket-"
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -41,7 +42,7 @@ def socket_path(state_dir: Path) -> Path:
     path = state_dir / "control.sock"
     if len(os.fsencode(path)) <= _PATH_LIMIT:
         return path
-    return Path(tempfile.mkdtemp(prefix="aegis-")) / "control.sock"
+    return Path(tempfile.mkdtemp(prefix=_PRIVATE)) / "control.sock"
 
 
 class ControlSocket:
@@ -70,6 +71,8 @@ class ControlSocket:
                 writer.close()
             self._server = None
             self.path.unlink(missing_ok=True)
+            if self.path.parent.name.startswith(_PRIVATE):
+                self.path.parent.rmdir()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._peers) >= MAX_PEERS or not _same_user(writer):

@@ -36,6 +36,8 @@ RESYNC = 30.0
 """Seconds, with jitter, between two reads of the head that need no event to have arrived."""
 FINAL = frozenset({"revoked", "superseded", "ended"})
 """Answers after which this attempt is over."""
+TAKEN = frozenset({"bound"})
+"""At first contact as well: another agent has this very place. Training beside it would be half of the job managed, and half of it plain."""
 
 
 class Uplink:
@@ -194,7 +196,7 @@ class Uplink:
         except OSError as error:
             raise EnrolFailed("unreachable", "", f"E101 cannot start the enrolment: {error}") from None
         except EnrolFailed as error:
-            if error.code in FINAL:
+            if error.code in FINAL or (error.code in TAKEN and not self.managed):
                 self._tell(error.code)
             raise
         own = self._environ.get("AEGIS_AGENT_SERVERS", "")  # this node may reach the bus by another address than the site says

@@ -310,7 +310,7 @@ class Worker:
         self._over = True
 
         async def work() -> None:
-            self.exec.say(f"this attempt is over ({why}): the command is stopped")
+            self.exec.say(f"this attempt is over ({why}){': ' + self.uplink.why if self.exec.run is None else ': the command is stopped'}")
             clean = await self._end_run()
             if self.uplink.connected:
                 self.write.stopped(self.exec.run, self.last.incarnation, clean=clean, leaving=True)

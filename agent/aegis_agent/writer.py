@@ -95,17 +95,19 @@ class ReportWriter:
         self._put(ReportKind.ERROR, MessageType.ERROR, OrderPhase.COMMAND.value, data)
 
     def heartbeat(self, n: int, run: Run | None, progress: Progress) -> Heartbeat:
-        """The `n`th of this boot; not a report: it goes by core and may be lost."""
+        """The `n`th of this boot; not a report: it goes by core and may be lost. Steps of an earlier incarnation are not told as this one's."""
+        incarnation = max(self.rank.incarnation, 0)
+        ours = run is not None and run.plan.incarnation == incarnation
         return Heartbeat(
             boot=self.boot,
             n=n,
             attempt=self.task.attempt,
-            incarnation=max(self.rank.incarnation, 0),
+            incarnation=incarnation,
             seqNum=max(self.rank.seq_num, 0),
             running=run is not None and run.alive,
-            step=progress.step,
+            step=progress.step if ours else -1,
             queued=self.queue.queued,
-            checkpoint=progress.checkpoint,
+            checkpoint=progress.checkpoint if ours else -1,
         )
 
     def _put(self, kind: ReportKind, type_: MessageType, phase: str, data: object, rank: Rank | None = None, *, late: bool = False) -> None:

@@ -248,6 +248,8 @@ class Head(msgspec.Struct, frozen=True):
     createdAt: int = 0  # ms
     runStartedAt: int = 0  # ms, entry of the present RunCommand
     step: int = -1
+    tellsSteps: bool = False
+    """A worker told a step at least once: each further run is restoring until its first step."""
     checkpointStep: int = -1
     checkpointAt: int = 0  # ms, last complete checkpoint of the present run
     gpuType: str = ""

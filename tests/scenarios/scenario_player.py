@@ -7,7 +7,7 @@ Commands (words, then `key=value`); `W` is a place number, a list `0,2` or `all`
   gone W [attempt=N] · running W · ack W · stopped W [inc=N] [unclean]
   finish W [fail=CHECK] [port=N] [unclean] [code=N] [attempt= boot= inc= seq=]
   error W [reason=error] [exit=N] [at=MS|before] [ran=SECONDS] [attempt= boot= inc= seq=]
-  mark W [slow] [cleared] [inc=N] · checkpoint step=N [inc=N] · suspect W [off] · plain W · exit W code=N
+  mark W [slow] [cleared] [inc=N] · checkpoint step=N [inc=N] · progress step=N [inc=N] · suspect W [off] · plain W · exit W code=N
   deadline [kind=K]      the one that stands in the head passes
   stop · suspend · resume · restart · healthy · gap · era NAME · set max-retry=N
   wait SECONDS · again (the last event once more) · takeover (all that is kept is what is stored)
@@ -117,6 +117,7 @@ class Player:
             "gap": ev.GapFound(),
             "era": ev.EraChanged(words[0] if words else ""),
             "set": ev.SettingChanged(int(flags.get("max-retry", 0)), "ann" if reason else "", reason),
+            "progress": ev.Progressed(int(flags.get("inc", head.incarnation)), int(flags.get("step", -1))),
             "checkpoint": ev.Checkpointed(int(flags.get("inc", head.incarnation)), int(flags.get("step", -1))),
         }
         if verb in whole:

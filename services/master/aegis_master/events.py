@@ -127,6 +127,14 @@ class Marked:
 
 
 @dataclass(frozen=True, slots=True)
+class Progressed:
+    """A worker told a step of this incarnation: asked for at the first one only, for the ledger."""
+
+    incarnation: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpointed:
     """A complete checkpoint of this incarnation exists: the safe point at which marks are paid."""
 
@@ -234,6 +242,7 @@ Event = (
     | Finished
     | Errored
     | Marked
+    | Progressed
     | Checkpointed
     | DeadlinePassed
     | PlainFact

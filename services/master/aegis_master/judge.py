@@ -76,6 +76,8 @@ class _Watch:
     n: int = -1
     step: int = -1
     suspect: bool = False
+    lives: bool = False
+    """Heard since it was found silent, or since we began to listen."""
     running: bool = False
     """The platform's last word was "running"."""
     word: bool = False
@@ -115,15 +117,16 @@ class Judge:
             watch.heard = now
             watch.unconfirmed_since = now if watch.unconfirmed_since >= 0 else -1.0
 
-    def follow(self, present: Iterable[tuple[int, int, str]], now: float) -> None:
-        """`present`: (index, attempt, boot) of every worker that is there. New ones start their clock now, others are forgotten."""
-        wanted = {index: (attempt, boot) for index, attempt, boot in present}
+    def follow(self, present: Iterable[tuple[int, int, str, bool]], now: float) -> None:
+        """`present`: (index, attempt, boot, suspect in the state) of every worker that is there. New ones start their clock now, others go.
+        Who was suspect for the owner before us is so for us, until it is heard."""
+        wanted = {index: (attempt, boot, suspect) for index, attempt, boot, suspect in present}
         for index in [index for index in self._watch if index not in wanted]:
             del self._watch[index]
-        for index, (attempt, boot) in wanted.items():
+        for index, (attempt, boot, suspect) in wanted.items():
             watch = self._watch.get(index)
             if watch is None or watch.attempt != attempt:
-                self._watch[index] = _Watch(attempt, boot, now)
+                self._watch[index] = _Watch(attempt, boot, now, suspect=suspect)
             elif watch.boot != boot:  # the same placement, its agent started anew: what the platform said still holds
                 self._watch[index] = _Watch(attempt, boot, now, running=watch.running, word=watch.word, suspect=watch.suspect)
 
@@ -134,6 +137,7 @@ class Judge:
             return False
         watch.n = n
         watch.heard = now
+        watch.lives = True
         if step >= 0:
             watch.step = step
         return True
@@ -143,6 +147,7 @@ class Judge:
         watch = self._watch.get(index)
         if watch is not None:
             watch.heard = now
+            watch.lives = True
 
     def peer_error(self, index: int, now: float) -> None:
         """This worker reports Error or hang: somebody who is silent now is missed by others, too."""
@@ -175,7 +180,7 @@ class Judge:
         times = self.times
         silent = [(index, watch) for index, watch in self._watch.items() if now - watch.heard >= times.silent]
         for index, watch in self._watch.items():
-            if watch.suspect and now - watch.heard < times.silent:
+            if watch.suspect and watch.lives and now - watch.heard < times.silent:
                 watch.suspect = False
                 findings.append(Suspect(index, watch.attempt, False))
         common = len(silent) > 1 and len(silent) > times.common_share * len(self._watch)
@@ -184,6 +189,7 @@ class Judge:
             if not watch.suspect:
                 watch.suspect = True
                 findings.append(Suspect(index, watch.attempt, True))
+            watch.lives = False
             if not watch.word and not watch.asked:
                 watch.asked = True
                 findings.append(AskPlatform(index, watch.attempt))

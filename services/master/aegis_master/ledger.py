@@ -17,7 +17,10 @@ STATE_OF: dict[Phase, LedgerState] = {
     Phase.RESTARTING: LedgerState.BOOTING,
     Phase.TROUBLESHOOTING: LedgerState.CHECKING,
 }
-"""Default state of a phase; hung, drained and booting (all placed, not all ready) are entered inside one."""
+"""Default state of a phase; hung, drained and booting (all placed, not all ready) are entered inside one, and restoring at its begin.
+
+`saving` is not entered here: a training says that a checkpoint is complete, not when it began to write it. That time is in productive.
+"""
 
 CHARGED: dict[str, str] = {
     LostReason.KILLED.value: "platform",
@@ -55,6 +58,17 @@ def book(ledger: Ledger, state: LedgerState, who: str, now: int) -> Ledger:
         if ledger.state is not LedgerState.PRODUCTIVE:
             charged = {**charged, ledger.who: charged.get(ledger.who, 0) + spent}
     return Ledger(state, max(now, ledger.since), totals, charged, who, ledger.safe)
+
+
+def run_state(tells_steps: bool) -> LedgerState:
+    """With which state a run of the command begins: a job that has ever told a step restores until it tells one again, or a complete checkpoint; of
+    one that never did nobody knows, and all of its run is productive."""
+    return LedgerState.RESTORING if tells_steps else LedgerState.PRODUCTIVE
+
+
+def advance(ledger: Ledger, now: int) -> Ledger:
+    """The run made a step: what it needed to get back to work is over. What is productive before is safe already (`save` at its start)."""
+    return book(ledger, LedgerState.PRODUCTIVE, ledger.who, now) if ledger.state is LedgerState.RESTORING else ledger
 
 
 def save(ledger: Ledger, now: int) -> Ledger:

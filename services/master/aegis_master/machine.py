@@ -114,6 +114,8 @@ def _take(draft: Draft, event: Event) -> None:
             reports.errored(draft, event)
         case events.Marked():
             reports.marked(draft, event)
+        case events.Progressed():
+            reports.progressed(draft, event)
         case events.Checkpointed():
             reports.checkpointed(draft, event)
         case events.SuspectChanged():

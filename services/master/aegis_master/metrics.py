@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from aegis_proto.messages import CheckResult
 from aegis_proto.phases import Phase
 from aegis_proto.state import Head
 from prometheus_client import Counter, Gauge, Histogram
+
+from aegis_master.rounds import FINDINGS, check_name
+
+KNOWN = frozenset({"process", *FINDINGS})
+"""Checks that have a label of their own."""
+MOST_CHECKS = 32
 
 JOB_PHASE = Gauge("aegis_job_phase", "1 for the phase a job of this replica is in", ["aegis_job", "phase"])
 JOBS = Gauge("aegis_jobs", "Jobs owned by this replica, by phase", ["phase"])
@@ -23,6 +30,13 @@ RECOVERY = Histogram(
     "Leaving RunCommand by a failure to entering it again, by level (L1 in place, L3 new placement)",
     ["level"],
     buckets=(0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800),
+)
+
+CHECKS = Histogram(
+    "aegis_check_duration_seconds",
+    "How long a check took, as its agent says, by round (bootcheck, troubleshoot) and result (pass, fail)",
+    ["check", "round", "result", "gpu_type", "worker_num"],
+    buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 30, 60, 66, 120, 182, 300, 600),
 )
 
 OWNER_CHANGES = Counter("aegis_master_owner_changes", "Jobs taken or let go", ["why"])
@@ -47,6 +61,16 @@ LAGS = Counter("aegis_master_loop_lags", "Times the event loop was late by more 
 def worker_num(workers: int) -> str:
     """A bounded label: exact to 8, then the next power of two."""
     return str(workers) if workers <= 8 else str(1 << (workers - 1).bit_length())
+
+
+def checked(head: Head, results: tuple[CheckResult, ...]) -> None:
+    """The checks with which one worker answers the round that `head` is in. What an agent says is a bounded label and a bounded number."""
+    round_ = "bootcheck" if head.phase is Phase.BOOT_CHECKING else "troubleshoot"
+    for result in results[:MOST_CHECKS]:
+        name = check_name(result)
+        labels = (name if name in KNOWN else "other", round_, "pass" if result.Pass else "fail", head.gpuType or "none", worker_num(head.workerNum))
+        if 0 <= result.duration < 86400:  # also false for nan
+            CHECKS.labels(*labels).observe(result.duration)
 
 
 def show_job(before: Head | None, head: Head) -> None:

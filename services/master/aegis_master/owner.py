@@ -27,7 +27,7 @@ from aegis_bus.errors import BusError, Rejected, Unreachable, Unreadable, WrongL
 from aegis_bus.jobstore import JobStore, Loaded
 from aegis_bus.ordered import Gap, OrderedReader
 from aegis_proto.ids import pod_name
-from aegis_proto.phases import Phase
+from aegis_proto.phases import LedgerState, Phase
 from aegis_proto.state import JobState, Transition
 
 from aegis_master import events as ev
@@ -289,6 +289,8 @@ class JobOwner:
             else:
                 batch.notes.append(effect)
         if after.head is not before.head or after.shards is not before.shards:
+            if isinstance(event, ev.Finished):
+                metrics.checked(before.head, event.results)
             batch.within = min(batch.within, urgency(before, event, after, self.shared.settings.flags, at))
         batch.transitions += fresh(before.head.recent, after.head.recent)
         batch.state = after
@@ -342,6 +344,13 @@ class JobOwner:
             log.warning("fenced: taken as gone", job=self.job, pod=pod_name(index), attempt=attempt)
             self._step(batch, ev.PodGone(index, attempt), now_ms)
         head = batch.state.head
+        if (
+            head.phase is Phase.RUN_COMMAND
+            and (not head.tellsSteps or head.ledger.state is LedgerState.RESTORING)
+            and (step := self.watch.highest_step()) >= 0
+        ):
+            self._step(batch, ev.Progressed(head.incarnation, step), now_ms)
+            head = batch.state.head
         if head.phase is Phase.RUN_COMMAND and self.watch.checkpoint > head.checkpointStep:
             self._step(batch, ev.Checkpointed(head.incarnation, self.watch.checkpoint), now_ms)
         if self.watch.missing_acks(batch.state, now):

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from aegis_master import counting, ledger, orders, rounds
 from aegis_master.draft import Draft
-from aegis_master.events import Acked, Checkpointed, Errored, Finished, Marked, Stopped
+from aegis_master.events import Acked, Checkpointed, Errored, Finished, Marked, Progressed, Stopped
 from aegis_master.transitions import Trigger
 
 PORT_RETRIES = 3
@@ -191,6 +191,17 @@ def marked(draft: Draft, event: Marked) -> None:
             rounds.unhung(draft)
 
 
+def progressed(draft: Draft, event: Progressed) -> None:
+    """The run makes steps: it has restored what it needed. Phase, counts and marks stay."""
+    head = draft.head
+    if event.incarnation != head.incarnation or head.phase is not Phase.RUN_COMMAND:
+        draft.drop("incarnation")
+    elif event.step < 0 or (head.tellsSteps and head.ledger.state is not LedgerState.RESTORING):
+        draft.drop("repeat")
+    else:
+        draft.set(step=max(event.step, head.step), tellsSteps=True, ledger=ledger.advance(head.ledger, draft.now))
+
+
 def checkpointed(draft: Draft, event: Checkpointed) -> None:
     """A complete checkpoint: the safe point at which marks are paid."""
     head = draft.head
@@ -198,7 +209,7 @@ def checkpointed(draft: Draft, event: Checkpointed) -> None:
         draft.drop("incarnation")
         return
     draft.set(checkpointStep=max(event.step, head.checkpointStep), step=max(event.step, head.step), checkpointAt=draft.now)
-    draft.set(ledger=ledger.save(head.ledger, draft.now))
+    draft.set(ledger=ledger.save(ledger.advance(head.ledger, draft.now), draft.now))
     if head.tally.marked:
         pay(draft, "checkpoint")
 

@@ -129,6 +129,8 @@ def _book(draft: Draft, source: Phase, target: Phase, cause: str) -> None:
     head = draft.head
     who = ledger.who_pays(cause, head.ledger.who)
     state = LedgerState.DRAINED if target.terminal or head.suspended else ledger.STATE_OF[target]
+    if target is Phase.RUN_COMMAND and cause != Trigger.ADOPTED.value:  # what is adopted was never stopped
+        state = ledger.run_state(head.tellsSteps)
     book = ledger.book(head.ledger, state, who, draft.now)
     if source is Phase.RUN_COMMAND and target is not Phase.SUCCEED and head.mode is Mode.MANAGED:
         book = ledger.lose(book, who)

@@ -18,7 +18,7 @@ from aegis_bus.connection import Bus
 from aegis_bus.identity import Identity
 from aegis_bus.jobstore import JobStore
 from aegis_bus.lease import Lease
-from aegis_bus.service import Service
+from aegis_bus.service import Service, require_suitable
 from aegis_proto import subjects
 from aegis_proto.ids import nearest_id
 from aegis_proto.messages import BadMessage, Era, decode
@@ -169,6 +169,8 @@ def replica_name(configured: str) -> str:
 async def serve(service: Service) -> None:
     """`start` of `aegis_bus.service.run_service`."""
     config = service.config
+    serving = False
+    service.health["serving"] = lambda: serving  # requests are answered, jobs can be owned
     settings, replica = settings_of(config), replica_name(config.service.replica)
     identity = Identity.from_creds_file(config.bus.creds) if config.bus.creds else Identity.new()
 
@@ -186,8 +188,10 @@ async def serve(service: Service) -> None:
     )
     service.health["bus"] = lambda: bus.connected
     try:
+        await require_suitable(bus)
         master = Master(bus, settings, replica)
         await master.start()
+        serving = True
         service.health["lease"] = lambda: not master.lease.lost.is_set()
         service.spawn(master.run(service), "master")
         await service.stopping.wait()

@@ -79,6 +79,10 @@ class Watch:
         if taken.word is not None:
             self.judge.platform(taken.word.index, taken.word.attempt, taken.word.running, now)
 
+    def highest_step(self) -> int:
+        """Highest step that a worker told in the present incarnation, -1 = none."""
+        return self.judge.steps(time.monotonic())[1]
+
     # --- each second -----------------------------------------------------------------------------------------------------------------
 
     async def tick(self, state: JobState, now: float) -> list[Suspect | Dead]:
@@ -107,7 +111,7 @@ class Watch:
         self._followed = state.shards
         watched = state.head.mode is Mode.MANAGED and not state.head.phase.terminal
         pods = enumerate(state.pods()) if watched else ()
-        self.judge.follow(((i, pod.attempt, pod.boot) for i, pod in pods if pod.present and not pod.gone), now)
+        self.judge.follow(((i, pod.attempt, pod.boot, pod.suspect) for i, pod in pods if pod.present and not pod.gone), now)
 
     async def _ask_platform(self, index: int, attempt: int) -> None:
         """The platform's last word about a silent pod, said before this replica listened."""

@@ -183,6 +183,24 @@ async def test_a_superseded_attempt_never_runs(secured: Secured, service: Servic
     await job.bus.close()
 
 
+async def test_of_two_agents_of_one_place_the_second_leaves_and_never_runs_the_command(
+    secured: Secured, service: Service, tmp_path: Path, agents: list[Agent]
+) -> None:
+    """A container started twice, or an agent started anew under its old attempt: not a plain job beside the managed one."""
+    job = await Job.create(secured, "enrol-000009")
+    await job.order(OrderPhase.WAIT)
+    agents.append(first := Agent(tmp_path / "first", task(secured, service, job.job, "sh", "-c", "echo ran; exec sleep 600")))
+    await job.report("pending")
+    await job.order(OrderPhase.COMMAND, masterAddr="127.0.0.1", masterPort=23000)
+    await until(lambda: "ran\n" in first.text, "the command of the first")
+    agents.append(second := Agent(tmp_path / "second", task(secured, service, job.job, "sh", "-c", "echo ran")))
+    assert await second.exit_code(60) == 75  # long before it would give up waiting and run plain
+    assert second.last_word.reason == "bound" and not second.last_word.plain
+    assert "ran\n" not in second.text and "already belongs to another process" in second.text
+    assert first.status.running and first.process.poll() is None
+    await job.bus.close()
+
+
 async def test_it_renews_before_its_credentials_expire_and_comes_back_when_they_did(secured: Secured, tmp_path: Path, agents: list[Agent]) -> None:
     """Credentials of 8 seconds: renewed on the way; with the service away they expire, and the worker is back when the service is."""
     short = start_service(secured, tmp_path, "short", AEGIS_CREDENTIALS_TTL="8")

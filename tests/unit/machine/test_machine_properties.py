@@ -67,6 +67,7 @@ RUNNING = [
     "mark",
     "slow",
     "checkpoint",
+    "progress",
     "deadline",
     "clear",
     "error",
@@ -156,6 +157,8 @@ def make(state: JobState, what: tuple[str, int, int], now: int, boot: str) -> ev
             return ev.Marked(*who, head.incarnation, kind=pod.mark or "hang", cleared=True)
         case "checkpoint":
             return ev.Checkpointed(head.incarnation, head.checkpointStep + n)
+        case "progress":
+            return ev.Progressed(head.incarnation - n % 2, n - 1)
         case "deadline":
             return ev.DeadlinePassed(deadline.kind, deadline.seqNum, deadline.incarnation) if deadline and n < 3 else ev.DeadlinePassed("round", n, 0)
         case "running":

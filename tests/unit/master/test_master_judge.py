@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from aegis_master import events as ev
 from aegis_master import machine
@@ -15,7 +17,7 @@ TIMES = JudgeTimes()
 def judge(workers: int = 8, now: float = 0.0) -> Judge:
     """All there and heard at `now`, the quiet period over."""
     made = Judge(TIMES, now - TIMES.quiet)
-    made.follow([(i, 1, f"b{i}") for i in range(workers)], now)
+    made.follow([(i, 1, f"b{i}", False) for i in range(workers)], now)
     for i in range(workers):
         made.platform(i, 1, True, now)
     return made
@@ -51,6 +53,19 @@ def test_a_silent_worker_is_suspect_after_15_s_and_never_dead_while_the_platform
     found = run(made, 3600, {3}, start=14)
     assert suspects(found) == {3}
     assert dead(found) == set()
+
+
+def test_who_was_suspect_before_a_takeover_is_so_until_it_is_heard() -> None:
+    """The flag stands in the state; whoever takes the job over clears it when the heartbeat is back, and not because its own clock began anew."""
+    made = Judge(TIMES, 0.0)
+    made.follow([(i, 1, f"b{i}", i in (2, 3)) for i in range(8)], 0.0)
+    found = run(made, 60, {3})
+    assert [finding for finding in found if isinstance(finding, Suspect)] == [Suspect(2, 1, False)]
+    quick = Judge(dataclasses.replace(TIMES, quiet=1.0), 0.0)
+    quick.follow([(0, 1, "b0", True), (1, 1, "b1", False)], 0.0)
+    assert quick.tick(2.0) == []
+    quick.heard(0, 3.0)
+    assert quick.tick(3.0) == [Suspect(0, 1, False)]
 
 
 def test_a_silent_worker_that_another_one_misses_is_dead_at_15_s() -> None:
@@ -142,7 +157,7 @@ def test_the_platform_saying_running_again_withdraws_its_doubt() -> None:
 
 def test_a_platform_that_never_said_anything_is_asked_once_and_counts_as_unconfirmed() -> None:
     made = Judge(TIMES, -TIMES.quiet)
-    made.follow([(0, 1, "b0"), (1, 1, "b1"), (2, 1, "b2")], 0.0)
+    made.follow([(0, 1, "b0", False), (1, 1, "b1", False), (2, 1, "b2", False)], 0.0)
     found = run(made, 40, {2}, 3)
     assert [finding for finding in found if isinstance(finding, AskPlatform)] == [AskPlatform(2, 1)]
     made.platform_unknown(2, 1, 40.0)
@@ -198,7 +213,7 @@ def test_a_worker_heard_again_is_suspect_no_more() -> None:
 def test_a_new_attempt_starts_its_own_clock() -> None:
     made = judge()
     run(made, 14, {3})
-    made.follow([(i, 2 if i == 3 else 1, f"b{i}" if i != 3 else "new") for i in range(8)], 14.0)
+    made.follow([(i, 2 if i == 3 else 1, f"b{i}" if i != 3 else "new", False) for i in range(8)], 14.0)
     beat(made, 28.0, {3})
     assert suspects(made.tick(28.0)) == set()
     assert suspects(made.tick(29.0)) == {3}
