@@ -52,12 +52,13 @@ def judge(
     *,
     gbps: float | None = None,
     optics: Item | None = None,
+    raw_history: Sequence[float] = (),
     adaptive: bool | None = None,
     expected: bool = True,
     limits: Limits | None = None,
 ) -> Health:
-    """One port after its last poll. `gbps`: line rate on the wire; `optics`: its item of mlxlink; `adaptive`: whether adaptive routing is on (None:
-    unknown); `expected`: whether it should be up at all."""
+    """One port after its last poll. `gbps`: line rate on the wire; `optics`: its item of mlxlink; `raw_history`: raw BERs of its past; `adaptive`:
+    whether adaptive routing is on (None: unknown); `expected`: whether it should be up at all."""
     limits = limits or default()
     flap = flap or flaps.FlapVerdict("unknown")
     found = list(of_counters(port, gbps, limits))
@@ -68,6 +69,9 @@ def judge(
     if optics is not None:
         optic, margin, more = of_optics(optics, limits)
         found += more
+        if ber.raw_rising(raw_history, raw := number(optics.get("raw_ber")), limits.ber):
+            story = f"raw BER {raw:.2g}, more than {limits.ber.raw_trend:g} times the port's own median: it is corrected still"
+            found.append(Finding("raw_ber_rising", "info", "raw_ber", story, limits.ber.source, raw))
     verdict = worse(own, optic)
     found += of_ber(verdict, limits)
     found += [

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from statistics import fmean
@@ -221,8 +221,3 @@ def inventory(firmware: Mapping[str, str]) -> Inventory:
 def family_of(version: str) -> FirmwareRow:
     head = version.strip().split(".")[0]
     return next((row for row in families() if row.prefix == head), FirmwareRow(f"unknown ({head or '?'}.x)", head, "not known", ""))
-
-
-def off_switches(names: Iterable[str], enabled: Iterable[str]) -> list[str]:
-    """Switches that are not in a list of those with adaptive routing (an adapter for a table that somebody can read)."""
-    return sorted(set(names) - set(enabled))

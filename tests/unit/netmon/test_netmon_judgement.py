@@ -161,6 +161,14 @@ def test_a_raw_ber_is_judged_against_the_port_s_own_past() -> None:
     assert not ber.raw_rising([4e-9], 5e-8)
 
 
+def test_a_raw_ber_above_its_past_is_told_and_is_no_alarm(shared: Path) -> None:
+    optics = mlxlink(shared, "eth400_healthy.json")[0]
+    health = judge(after({}, {}), UP, optics=optics, raw_history=[4e-11] * 6)
+    assert codes(health) == {"raw_ber_rising": "info"}
+    assert health.state == "healthy"
+    assert codes(judge(after({}, {}), UP, optics=optics, raw_history=[4e-10] * 6)) == {}
+
+
 def test_down_counts_only_against_the_manifest_or_the_peers() -> None:
     nodes = [Seen(f"n{n}", f"mlx5_{d}", 1, not (n == 3 and d == 2) and d != 7) for n in range(8) for d in range(8)]
     assert [(row.node, row.device, row.by) for row in missing(nodes)] == [("n3", "mlx5_2", "peers")]
