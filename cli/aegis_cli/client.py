@@ -16,8 +16,8 @@ from aegis_bus import errors
 from aegis_bus.connection import Bus
 from aegis_bus.identity import Identity
 from aegis_proto import api, api_nodes, subjects
-from aegis_proto.logs import LogsAnswer, LogsQuery
-from aegis_proto.messages import BadMessage, encode
+from aegis_proto.logs import LogsAnswer, LogsQuery, VerdictsAnswer, VerdictsQuery
+from aegis_proto.messages import BadMessage, Verdict, encode
 
 from aegis_cli.context import Target, resolve
 from aegis_cli.errors import CliError, from_text
@@ -149,6 +149,14 @@ class Client:
     async def query_logs(self, request: LogsQuery) -> LogsAnswer:
         """Lines of a job, of lognexus."""
         return await self._question("lognexus", "logs", request, LogsAnswer)
+
+    async def verdicts(self, job: str) -> tuple[Verdict, ...]:
+        """What lognexus found about the failures of a job; none where it does not run."""
+        try:
+            subject = subjects.rpc_query("lognexus", "verdicts", self.scope)
+            return read_reply(VerdictsAnswer, await self.bus.request(subject, encode(VerdictsQuery(job)), timeout=min(self.timeout, 3.0))).items
+        except (errors.BusError, CliError):
+            return ()
 
     async def act_nodes(self, verb: str, scope: str, request: object, reply: type[T]) -> T:
         """A wish about nodes: operators only."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 from aegis_proto.api import JobDetail, JobSummary
 from aegis_proto.api_nodes import JobPending
-from aegis_proto.messages import JobEvent
+from aegis_proto.messages import JobEvent, Verdict
 from aegis_proto.phases import Phase
 
 from aegis_cli import times
@@ -40,9 +40,15 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 def explain(
-    detail: JobDetail, events: Sequence[JobEvent], pending: JobPending | None, incarnation: str = "all", timeline: bool = False
+    detail: JobDetail,
+    events: Sequence[JobEvent],
+    pending: JobPending | None,
+    incarnation: str = "all",
+    timeline: bool = False,
+    *,
+    verdicts: Sequence[Verdict] = (),
 ) -> Explanation:
-    """Events first; transitions that no event tells (the head keeps the last 16) fill the gaps."""
+    """Events first; transitions that no event tells (the head keeps the last 16) fill the gaps. Verdicts stand where they were found."""
     lines = [_of_event(event) for event in events if timeline or event.counted or event.cause or event.type != "progress"]
     if not lines:
         lines = [
@@ -56,6 +62,8 @@ def explain(
             )
             for step in detail.transitions
         ]
+    if verdicts:
+        lines = sorted([*lines, *map(_of_verdict, verdicts)], key=lambda line: times.of_text(line.time) or 0.0)
     if incarnation == "last":
         lines = [line for line in lines if line.incarnation == detail.summary.incarnation]
     elif incarnation.isdigit():
@@ -78,6 +86,12 @@ def said(event: JobEvent) -> str:
 def _of_event(event: JobEvent) -> Line:
     who = f"{event.pod} on {event.node}" if event.pod and event.node else event.pod or "master"
     return Line(event.time, what(event.message) or f"{event.type} {event.phase}", who, event.cause, event.incarnation, event.counted)
+
+
+def _of_verdict(verdict: Verdict) -> Line:
+    sure = f"{verdict.cause}, confidence {verdict.confidence:.0%}"
+    missing = f"; not at hand: {'; '.join(verdict.missing)}" if verdict.missing else ""
+    return Line(times.rfc3339(verdict.at), verdict.sentence, verdict.service, sure + missing, verdict.incarnation)
 
 
 def _now(detail: JobDetail) -> str:

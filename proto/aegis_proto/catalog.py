@@ -337,6 +337,15 @@ ENTRIES: list[Entry] = [
         logs.LogsAnswer,
         logs.LogsAnswer((STORED,), "0:1480", replica="logs-1"),
     ),
+    Entry(
+        "aegis.rpc.lognexus.query.verdicts.{namespace}",
+        subjects.rpc_query("lognexus", "verdicts", NS),
+        "why the incarnations of a job failed",
+        logs.VerdictsQuery,
+        logs.VerdictsQuery(JOB),
+        logs.VerdictsAnswer,
+        logs.VerdictsAnswer((VERDICT,)),
+    ),
     # requests: credentials
     Entry(
         "aegis.rpc.credentials.do.join.{namespace}",

@@ -5,6 +5,7 @@ Reads and writes nothing. Whose lines they are is said by the subject, never by 
 | subject | who | request | reply |
 |---|---|---|---|
 | aegis.rpc.lognexus.query.logs[.<ns>] | reader | LogsQuery | LogsAnswer |
+| aegis.rpc.lognexus.query.verdicts[.<ns>] | reader | VerdictsQuery | VerdictsAnswer |
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Literal
 import msgspec
 
 from aegis_proto import WIRE_VERSION
+from aegis_proto.messages import Verdict
 
 SERVICE = "lognexus"
 MAX_BATCH = 60_000
@@ -94,4 +96,18 @@ class LogsAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     more: bool = False
     dropped: int = 0
     replica: str = ""
+    v: int = WIRE_VERSION
+
+
+class VerdictsQuery(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was found about the failures of a job: of its last 100 incarnations."""
+
+    job: str
+    v: int = WIRE_VERSION
+
+
+class VerdictsAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """In the order of incarnations."""
+
+    items: tuple[Verdict, ...] = ()
     v: int = WIRE_VERSION

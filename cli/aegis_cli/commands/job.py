@@ -281,7 +281,8 @@ def _reading(group: typer.Typer) -> None:
                     pending = await client.pending(detail.summary.job)
                 except (CliError, BusError):
                     pending = None
-                return why.explain(detail, [item.event for item in found.items], pending, incarnation, timeline)
+                verdicts = await client.verdicts(detail.summary.job) if isinstance(client, Client) else ()
+                return why.explain(detail, [item.event for item in found.items], pending, incarnation, timeline, verdicts=verdicts)
 
         explanation = run_async(work())
         env.out.document("Explanation", explanation, why.render(explanation, evidence), explanation.job)

@@ -1,4 +1,4 @@
-"""Questions for lines (`aegis.rpc.lognexus.query.logs[.<ns>]`). Every replica hears them; the one that keeps the job answers.
+"""Questions for lines and verdicts (`aegis.rpc.lognexus.query.{logs,verdicts}[.<ns>]`). Every replica hears them; the one that keeps the job answers.
 
 Whose lines a caller may read is the bus's to enforce by the namespace in the subject (`roles`); that the job lies in it is looked up here.
 """
@@ -16,18 +16,21 @@ from aegis_bus.jobstore import JobStore
 from aegis_proto import subjects
 from aegis_proto.api import ErrorBody, ErrorReply, RequestRefused
 from aegis_proto.ids import is_id
-from aegis_proto.logs import SERVICE, LogsAnswer, LogsQuery
-from aegis_proto.messages import BadMessage, decode, encode
+from aegis_proto.logs import SERVICE, LogsAnswer, LogsQuery, VerdictsAnswer, VerdictsQuery
+from aegis_proto.messages import BadMessage, Verdict, decode, encode
 
 from aegis_lognexus import metrics
 from aegis_lognexus.share import Shares
 from aegis_lognexus.store import Asked, LogStore, ask
 from aegis_lognexus.store.matching import BadPattern, Question
+from aegis_lognexus.verdict import verdict_id
 
 log = logging.getLogger(__name__)
 
 SUBJECT = f"aegis.rpc.{SERVICE}.>"
 MAX_REQUEST = 16384
+MAX_VERDICTS = 100
+QUERIES: dict[str, type[LogsQuery] | type[VerdictsQuery]] = {"logs": LogsQuery, "verdicts": VerdictsQuery}
 AT_ONCE = 2
 """Questions that are worked on at a time: each may read gigabytes."""
 
@@ -50,13 +53,14 @@ class Api:
         """None: another replica answers."""
         try:
             kind, verb, namespace = (subjects.token(subject, i) for i in (3, 4, 5))
-            if (kind, verb) != ("query", "logs"):
+            wanted = QUERIES.get(verb) if kind == "query" else None
+            if wanted is None:
                 if self._shares.mine(subject):  # one of us says so
-                    raise RequestRefused("E107", f"E107 {subject}: no such request; there is query.logs")
+                    raise RequestRefused("E107", f"E107 {subject}: no such request; there are query.{', query.'.join(QUERIES)}")
                 return None
             if len(data) > MAX_REQUEST:
                 raise RequestRefused("E107", f"E107 the request has {len(data)} bytes, at most {MAX_REQUEST}")
-            query = decode(LogsQuery, data)
+            query = decode(wanted, data)
             if not is_id(query.job):
                 raise RequestRefused("E107", f"E107 job {query.job[:80]!r}: no id of a job")
             if not self._shares.mine(query.job):
@@ -64,7 +68,7 @@ class Api:
             if namespace and await self._namespace(query.job) != namespace:
                 raise RequestRefused("E104", f"E104 no job {query.job} in namespace {namespace}")
             with metrics.QUERIES.time():
-                return await self._lines(query)
+                return await (self._lines(query) if isinstance(query, LogsQuery) else self._verdicts(query.job))
         except (BadMessage, BadPattern, ValueError) as error:
             return _error("E107", f"E107 {error}")
         except RequestRefused as error:
@@ -84,6 +88,18 @@ class Api:
                 self._namespaces.clear()
             found = self._namespaces[job] = head[0].namespace
         return found
+
+    async def _verdicts(self, job: str) -> VerdictsAnswer:
+        head = await self._jobs.head(job)
+        newest = head[0].incarnation if head is not None else 0
+        wanted = [subjects.verdict(SERVICE, "job", verdict_id(job, n)) for n in range(max(0, newest - MAX_VERDICTS + 1), newest + 1)]
+        found = []
+        for stored in await self._bus.get_many("EVENTS", wanted):
+            try:
+                found.append(decode(Verdict, stored.data))
+            except BadMessage as error:
+                log.warning("%s: %s", stored.subject, error)
+        return VerdictsAnswer(tuple(sorted(found, key=lambda verdict: verdict.incarnation)))
 
     async def _lines(self, query: LogsQuery) -> LogsAnswer:
         question = Question(

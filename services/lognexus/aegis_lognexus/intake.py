@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 
 from aegis_bus.connection import Bus, Stored
@@ -35,7 +36,8 @@ COMMIT_EVERY = 1.0
 RETAIN_EVERY = 60.0
 LOOK_EVERY = 1.0
 UNFINISHED = 20_000
-"""Messages after which the rest of an unfinished line is no longer waited for."""
+LONG = 60.0
+"""Messages, or seconds, after which the rest of an unfinished line is no longer waited for."""
 MAX_LETTER = 8192
 MAX_FILTERS = 200
 AGAIN = 5.0
@@ -72,6 +74,7 @@ class Intake:
     def __init__(self, bus: Bus, store: LogStore, shares: Shares, era: Callable[[], str]) -> None:
         self._bus, self._store, self._shares, self._era = bus, store, shares, era
         self._committed = self._retained = self._looked = time.monotonic()
+        self._commits: deque[tuple[float, int]] = deque()
         self.ready = False
         self._awaited: list[tuple[int, asyncio.Event]] = []
 
@@ -163,7 +166,7 @@ class Intake:
         while True:
             try:
                 with metrics.COMMITS.time():
-                    await asyncio.to_thread(self._store.commit, max(0, self._store.seq - UNFINISHED))
+                    await asyncio.to_thread(self._store.commit, self._stale(now))
                     if now - self._retained >= RETAIN_EVERY:
                         self._retained = now
                         await asyncio.to_thread(self._store.retain)
@@ -172,6 +175,14 @@ class Intake:
                 metrics.DISK_ERRORS.inc()
                 log.error("the lines cannot be written (%s): tried again, reading waits", error)
                 await asyncio.sleep(2.0)
+
+    def _stale(self, now: float) -> int:
+        """Unfinished lines that began before this message are no longer waited for."""
+        self._commits.append((now, self._store.seq))
+        long_ago = max((seq for at, seq in self._commits if at < now - LONG), default=0)
+        while self._commits[0][0] < now - 2 * LONG:
+            self._commits.popleft()
+        return max(long_ago, self._store.seq - UNFINISHED, 0)
 
     # --- who keeps which job -----------------------------------------------------------------------------------------------------
 

@@ -53,16 +53,24 @@ class EraWatch:
             self.era = decode(Era, stored.data).era if stored is not None else ""
         except BadMessage as error:
             log.error("%s: %s", subjects.ERA, error)
-            return
         self._of = generation
+
+    async def known(self) -> None:
+        """Read it, however long that takes."""
+        while self._of < 0:
+            try:
+                await self.read()
+            except BusError as error:
+                log.info("era not known yet: %s", error)
+                await asyncio.sleep(ERA_EVERY)
 
     async def follow(self) -> None:
         while True:
+            await asyncio.sleep(ERA_EVERY)
             try:
                 await self.read()
             except BusError as error:
                 log.info("era not known now: %s", error)
-            await asyncio.sleep(ERA_EVERY)
 
 
 async def start(service: Service) -> None:
@@ -83,7 +91,7 @@ async def start(service: Service) -> None:
     try:
         await lease.start()
         era = EraWatch(bus)
-        await era.read()
+        await era.known()
         store.begin(era.era)
         shares = Shares(replica)
         intake = Intake(bus, store, shares, lambda: era.era)

@@ -97,7 +97,7 @@ def decide(failure: Failure) -> Finding:
     nodes = tuple(dict.fromkeys([*(chosen.nodes if chosen else ()), *(who.nodes if who and who.cause in ("unknown", cause) else ())]))
     accused = tuple(dict.fromkeys(node for reading in readings if reading.cause == cause for node in reading.accused))
     suspects = tuple(f"{failure.pod_of(rank) or '?'}/r{rank}" for rank in ranks) or pods
-    first_line = f"{owner.name}:{line.n}: {line.text[:500]}" if line is not None and owner is not None else ""
+    first_line = harmless(f"{owner.name}:{line.n}: {line.text[:500]}") if line is not None and owner is not None else ""
     confidence = _confidence(chosen, who, readings)
     en, zh = _sentences(cause, suspects, nodes, chosen or who or next(iter(readings), None), accused)
     evidence = [text for reading in _first(chosen, readings) for text in (f"[{reading.source}] {reading.text}", *reading.more)]
@@ -109,13 +109,18 @@ def decide(failure: Failure) -> Finding:
         nodes,
         accused,
         first_line,
-        tuple(evidence[:MAX_EVIDENCE]),
+        tuple(harmless(text) for text in evidence[:MAX_EVIDENCE]),
         _read(failure),
         _missing(failure),
         confidence,
-        en,
-        zh,
+        harmless(en),
+        harmless(zh),
     )
+
+
+def harmless(text: str) -> str:
+    """A tenant's words among ours: control characters made visible, wherever the sentence will be shown."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
 def _first(chosen: Reading | None, readings: Sequence[Reading]) -> list[Reading]:

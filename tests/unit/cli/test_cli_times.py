@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import time
 
+import msgspec
 import pytest
 from aegis_cli import outcome, screen, times, why
 from aegis_cli.output import Output
+from aegis_proto.messages import Verdict
 from cli_data import BEGAN, detail, event, with_error_node
 
 
@@ -50,3 +52,13 @@ def test_what_has_no_time_is_null_and_numbers_that_are_no_times_stay() -> None:
         "items": [{"ts": "1970-01-01T00:00:01.000Z", "retries": 1000}],
         "until2": 5,
     }
+
+
+def test_a_verdict_stands_in_the_story_where_it_was_found() -> None:
+    found = times.of_text("2026-11-29T20:30:07Z")
+    assert found is not None
+    verdict = Verdict("x-0", "lognexus", "user_code", sentence="w1/r1: KeyError", confidence=0.7, missing=("no flight records",), incarnation=0)
+    verdict = msgspec.structs.replace(verdict, at=int(found * 1000))
+    lines = why.explain(detail(), [event(5, "w1 failed", counted=True), event(9, "all run")], None, verdicts=(verdict,)).lines
+    assert [line.what for line in lines] == ["w1 failed", "w1/r1: KeyError", "all run"]
+    assert (lines[1].who, lines[1].evidence) == ("lognexus", "user_code, confidence 70%; not at hand: no flight records")

@@ -14,8 +14,8 @@ from aegis_bus.errors import BusError
 from aegis_bus.jobstore import JobStore
 from aegis_bus.natsserver import NatsServer
 from aegis_proto import messages, subjects
-from aegis_proto.api import RequestRefused
-from aegis_proto.logs import LogsQuery
+from aegis_proto.api import RequestRefused, read_reply
+from aegis_proto.logs import LogsQuery, VerdictsAnswer, VerdictsQuery
 from aegis_proto.messages import JobEvent, Verdict
 from harness.bus import MakeBus
 from harness.site import A, Secured, job_state
@@ -88,6 +88,8 @@ async def test_with_the_rights_of_its_role_it_keeps_lines_answers_people_and_jud
     assert (verdict.cause, verdict.suspects, verdict.accused) == ("user_code", ("w1/r1",), ())
     assert verdict.firstLine.startswith("w1/r1:") and "KeyError: 'target'" in verdict.sentence
     assert "KeyError" in verdict.sentenceZh and "训练代码" in verdict.sentenceZh
+    asked = await reader.request(subjects.rpc_query("lognexus", "verdicts"), messages.encode(VerdictsQuery(A)))
+    assert read_reply(VerdictsAnswer, asked).items == (verdict,)
     assert await process.end(signal.SIGTERM) == 0
     assert len(process.lines(A)) == 82
     for bus in (*agents.values(), reader, master):

@@ -146,6 +146,14 @@ def test_without_evidence_the_cause_is_unknown_and_it_says_what_was_missing() ->
     assert found.sentence.startswith("Cause unknown")
 
 
+def test_a_tenants_escapes_reach_nobodys_terminal() -> None:
+    bad = "KeyError: '\x1b]0;owned\x07\x1b[2J\u202e\x9b'"
+    found = decide(failure(log(0, bad)))
+    for text in (found.sentence, found.sentence_zh, found.first_line, *found.evidence):
+        assert text.isprintable(), text
+    assert "owned" in found.sentence
+
+
 def test_every_cause_has_words_in_both_languages_and_the_message_travels() -> None:
     assert set(WORDS) == set(CAUSES)
     found = decide(failure(log(0, "KeyError: 'x'")))

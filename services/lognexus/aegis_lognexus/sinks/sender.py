@@ -92,6 +92,9 @@ class Sender:
         folder = self._store / "jobs" / job
         if at and not self._behind(job):
             return False
+        if at and int(at.partition(":")[0]) < min(segment_numbers(folder), default=0):
+            metrics.SINK_REFUSED.labels(self._to.name, "retention").inc()
+            log.warning("sink %s: lines of %s went by retention before they were sent; it goes on with what is left", self._to, job)
         page = await asyncio.to_thread(ask, folder, Asked(Question(), 0, at, self._limit, max_bytes=BATCH_BYTES))
         if page.lines and not await self._deliver(page.lines):
             return True  # fewer at once: the same lines are read again
