@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from aegis_cli.errors import CliError
-from aegis_cli.offline import core, refusals, seconds
+from aegis_cli.offline import core, refusals, seconds, write_page
 from aegis_cli.options import Env, command
 from aegis_cli.output import Column, table
 from aegis_cli.units import age
@@ -160,6 +160,7 @@ def register(app: typer.Typer) -> None:
         points: Annotated[int, typer.Option("--points", metavar="N", help="N x N points.", min=2, max=1000)] = 100,
         method: Annotated[str, typer.Option("--method", metavar="young|exact", help="Which interval.")] = "exact",
         target: Target = 0.9,
+        html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the picture.")] = None,
     ) -> None:
         """Expected ETTR over failure rate and save time."""
         ettr, grids = core("aegis_lemon.ettr", "aegis ettr contour"), core("aegis_lemon.ettr.contour", "aegis ettr contour")
@@ -182,6 +183,10 @@ def register(app: typer.Typer) -> None:
             f"{rate:>10.2f}  " + "".join(f"{v:>8.3f}{'*' if v >= target else ' '}" for v in row)
             for rate, row in zip(shown.rf, shown.ettr, strict=True)
         ]
+        if html is not None:
+            pictures, title = core("aegis_lemon.pictures", "aegis ettr contour --html"), f"Expected ETTR of {gpus:g} GPUs"
+            write_page(html, pictures.page(title, [pictures.contour_figure(grid, target, title)]), "--html")
+            env.out.note(f"picture in {html}")
         env.out.document("ETTRContour", body, "\n".join([*lines, f"* at least {target:g}"]))
 
 

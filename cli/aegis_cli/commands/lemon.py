@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from aegis_cli.errors import CliError
-from aegis_cli.offline import core, refusals, seconds
+from aegis_cli.offline import core, refusals, seconds, write_page
 from aegis_cli.options import Env, command
 from aegis_cli.output import Column, table
 
@@ -85,6 +85,8 @@ def _register_rank(group: typer.Typer) -> None:
         now: Annotated[str, typer.Option("--now", metavar="TIME", help="End of the window; default: the last thing that began.")] = "",
         cap: Annotated[float, typer.Option("--cap", metavar="SHARE", help="Flag at most this share of all nodes (0: no cap).", min=0, max=1)] = 0.0,
         guards: Annotated[bool, typer.Option("--guards/--no-guards", help="Roles, common causes, distinct users.")] = True,
+        html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write pictures: signals, failures by day, sizes.")] = None,
+        show_map: Annotated[bool, typer.Option("--map", help="Add a map of failures by day.")] = False,
         all_nodes: Annotated[bool, typer.Option("--all", help="Every node, not only those with a failure.")] = False,
     ) -> None:
         """All nodes, worst first, with what speaks against each."""
@@ -108,7 +110,21 @@ def _register_rank(group: typer.Typer) -> None:
         shown = ranking.nodes if all_nodes else [node for node in ranking.nodes if node.failures or node.flagged][: 20 + len(ranking.flagged)]
         summary = f"{len(ranking.flagged)} of {len(ranking.nodes)} nodes flagged; the fleet fails {ranking.fleet_rate:.2f} times per 1000 node-days"
         text = (table(shown, RANKED, env.out.form == "wide") + "\n" if shown else "") + summary
+        if show_map:
+            text += "\n" + core("aegis_lemon.detect.daymap", "aegis lemon rank --map").text_map(observed, ranking)
+        if html is not None:
+            draw(html, loaded, observed, ranking)
+            env.out.note(f"pictures in {html}")
         env.out.document("LemonRanking", body, text, "\n".join(node.node for node in ranking.flagged))
+
+
+def draw(path: Path, history: Any, observed: Any, ranking: Any) -> None:
+    """The page of a ranking."""
+    pictures, sizes = core("aegis_lemon.pictures", "aegis lemon rank --html"), core("aegis_lemon.history.sizes", "aegis lemon rank --html")
+    figures = [pictures.signal_cdfs(observed, ranking), pictures.failure_map(observed, ranking)]
+    if history.rows["jobs"]:
+        figures.append(pictures.mttf_by_size(sizes.by_size(history), sizes.settled_rate(history)[0]))
+    write_page(path, pictures.page("Nodes that keep failing jobs", figures), "--html")
 
 
 POINTS = [

@@ -142,3 +142,38 @@ def test_without_the_extra_the_hint_says_what_to_install(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "duckdb", None)
     code, _, err = aegis("lemon", "rank", "--history", str(world))
     assert code == codes.NEGATIVE and "needs duckdb" in err and "aegis-train[lemon]" in err
+
+
+def test_pictures_are_one_page_that_needs_nothing_from_the_net(world: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    code, _, err = aegis("lemon", "rank", "--history", str(world), "--html", str(page))
+    assert code == 0 and str(page) in err
+    text = page.read_text()
+    for name in (*SIGNALS, "Failures that name their node", "Mean time to failure", "r_f = "):
+        assert name in text
+    assert text.count("<script") and 'src="http' not in text
+    contour = tmp_path / "contour.html"
+    assert aegis("ettr", "contour", "--gpus", "12288", "--points", "20", "--html", str(contour))[0] == 0
+    assert "seconds that a save takes" in contour.read_text()
+    code, _, err = aegis("ettr", "contour", "--gpus", "8", "--points", "5", "--html", str(tmp_path / "no" / "where.html"))
+    assert code == codes.USAGE and "--html" in err
+
+
+def test_the_map_shows_the_days_on_which_the_worst_nodes_failed(world: Path) -> None:
+    truth = json.loads((world / "truth.json").read_text())
+    out = aegis("lemon", "rank", "--history", str(world), "--map")[1]
+    rows = [line for line in out.splitlines() if " * " in line]
+    assert sorted(line.split()[0] for line in rows) == truth["lemons"]
+    assert all(len(line.split()[-1]) == 28 and set(line.split()[-1]) <= set(".123456789+") for line in rows)
+
+
+def test_time_to_failure_falls_as_one_over_size(world: Path) -> None:
+    from aegis_lemon.history import read as read_history
+    from aegis_lemon.history.sizes import by_size, settled_rate
+
+    history = read_history(world)
+    sizes = by_size(history)
+    assert [size.high for size in sizes][:4] == [1, 2, 4, 8]
+    rate, low, high = settled_rate(history)
+    assert low < 6.5 * 1.2 and high > 6.5 * 0.8 and low < rate < high
+    assert all(size.mttf is None or size.mttf_low < size.mttf for size in sizes)

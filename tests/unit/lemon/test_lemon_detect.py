@@ -111,6 +111,12 @@ def test_a_quiet_fleet_has_no_lemon() -> None:
     assert len(rank(even).flagged) <= 2
 
 
+def test_one_failure_accuses_nobody_however_quiet_the_fleet() -> None:
+    assert rank(Observed.of_counts([1] + [0] * 299, np.full(300, 20.0))).flagged == []
+    few = rank(Observed.of_counts([9, 8, 7, 1, 1] + [0] * 295, np.full(300, 20.0)))
+    assert {node.node for node in few.flagged} == {"n0", "n1", "n2"}
+
+
 def test_a_small_clusters_one_bad_node_is_found() -> None:
     observed = Observed.of_counts([7, 0, 0, 1], np.full(4, 10.0))
     assert [node.node for node in rank(observed).flagged] == ["n0"]

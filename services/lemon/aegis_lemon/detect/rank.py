@@ -36,6 +36,8 @@ class Thresholds:
     """At which a score flags; costs decide the posterior's: flag when P cost(miss) > (1 - P) cost(false alarm), 0.5 at equal costs."""
 
     posterior: float = 0.5
+    least: float = 1.5
+    """Failures, split ones included, below which no posterior flags: one failure accuses nobody, however quiet the rest of the fleet is."""
     count: float = 3.0
     certain: float = 0.9
     times: float = 5.0
@@ -112,7 +114,7 @@ def _by_posterior(observed: Observed, count: Floats, guards: Guards, thresholds:
     for set_ in strata(observed, guards):
         score[set_], reasons = _posterior(observed, count, set_, guards, thresholds)
         withheld |= reasons
-    return Scored(score, score > thresholds.posterior, count), withheld
+    return Scored(score, (score > thresholds.posterior) & (count >= thresholds.least), count), withheld
 
 
 def _blame(observed: Observed, guards: Guards, thresholds: Thresholds) -> tuple[Scored, dict[int, str]]:
