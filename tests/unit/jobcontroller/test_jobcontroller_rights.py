@@ -102,8 +102,12 @@ async def test_a_job_is_placed_killed_and_told_with_the_rights_as_shipped(secure
         for pod in ("w0", "w1"):
             assert await until(lambda pod=pod: fact_of(master, job, pod, FactKind.RUNNING), WAIT)
 
-        answer = read_reply(NodesAnswer, await people["reader"].request("aegis.rpc.jobcontroller.query.nodes", encode(NodesQuery()), timeout=10))
-        assert [(node.node, node.health, node.jobs) for node in answer.nodes] == [("n1", "ok", (job,)), ("n2", "ok", (job,))]
+        async def shown() -> bool:
+            """Either replica may answer, and one that has just started has not heard every daemon yet."""
+            answer = read_reply(NodesAnswer, await people["reader"].request("aegis.rpc.jobcontroller.query.nodes", encode(NodesQuery()), timeout=10))
+            return [(node.node, node.health, node.jobs) for node in answer.nodes] == [("n1", "ok", (job,)), ("n2", "ok", (job,))]
+
+        await until(shown, WAIT)
         hidden = read_reply(NodesAnswer, await scoped.request("aegis.rpc.jobcontroller.query.nodes.elsewhere", b"", timeout=10))
         assert [node.jobs for node in hidden.nodes] == [(), ()]
         subject = subjects.rpc_do("jobcontroller", "taint", "default")
