@@ -24,6 +24,10 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "agent_rest": (),
     "recovery": (),
     "lemon_lanl": (),
+    "classify": (),
+    "log_store": ("--seconds", "20"),
+    "log_road": ("--seconds", "20", "--kill"),
+    "flight": ("--compare",),
 }
 """Script -> arguments; roughly by how long they take."""
 

@@ -132,7 +132,7 @@ def register(app: typer.Typer) -> None:
         return 0 if revoked else 1
 
 
-FIRST = ("master", "jobcontroller", "operator")
+FIRST = ("master", "jobcontroller", "lognexus", "operator")
 """Roles whose credentials a new site needs before anybody can issue any. They do not expire."""
 NATS_CONF = "nats.conf"
 

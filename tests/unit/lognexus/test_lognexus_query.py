@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aegis_lognexus.store import Asked, LogStore, StoreSettings, ask
+from aegis_lognexus.store import Asked, LogStore, StoreSettings, ask, query
 from aegis_lognexus.store import blocks as blocks_module
 from aegis_lognexus.store.matching import BadPattern, Question
 from aegis_proto.logs import StoredLine
@@ -81,6 +81,26 @@ def test_a_cursor_goes_on_where_new_lines_come(tmp_path: Path) -> None:
     store.flush()
     page = ask(folder, Asked(Question(), cursor=page.cursor))
     assert [line.message for line in page.lines] == ["c"]
+    store.close()
+
+
+def test_lines_that_come_while_the_last_ones_are_read_are_shown_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LogStore(tmp_path)
+    folder = tmp_path / "jobs" / JOB
+    store.append(JOB, "w0", batch(1, "a", "b"), 1)
+    store.flush()
+    ended = query._end
+
+    def end(*where: Any) -> str:
+        found = ended(*where)
+        store.append(JOB, "w0", batch(3, "c"), 2)
+        store.flush()
+        return found
+
+    monkeypatch.setattr(query, "_end", end)
+    page = ask(folder, Asked(Question(), tail=10))
+    assert [line.message for line in page.lines] == ["a", "b"]
+    assert [line.message for line in ask(folder, Asked(Question(), cursor=page.cursor)).lines] == ["c"]
     store.close()
 
 

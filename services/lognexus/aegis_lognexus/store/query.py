@@ -74,6 +74,7 @@ def _tail(folder: Path, asked: Asked) -> Page:
     found: list[StoredLine] = []
     numbers = segment_numbers(folder)
     cursor = _end(folder, numbers)
+    end = _position(cursor)
     size = 0
     for number in reversed(numbers):
         path = segment(folder, number)
@@ -82,7 +83,10 @@ def _tail(folder: Path, asked: Asked) -> Page:
                 return Page(tuple(reversed(found)), cursor, True)
             if not asked.question.may(block):
                 continue
-            for _, _, line in reversed(asked.question.lines(_read(path, block))):
+            data = _read(path, block)
+            if number == end[0]:  # what comes while this is read belongs to whoever goes on from the cursor
+                data = data[: max(0, end[1] - block.offset)]
+            for _, _, line in reversed(asked.question.lines(data)):
                 size += len(line.message) + 200
                 if len(found) >= wanted or (size > asked.max_bytes and found):
                     return Page(tuple(reversed(found)), cursor, size > asked.max_bytes and len(found) < wanted)
