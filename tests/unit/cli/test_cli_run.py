@@ -172,7 +172,7 @@ def test_a_job_that_cannot_be_placed_says_why_and_waits(aegis: Aegis) -> None:
 
 
 def test_one_unknown_name_does_not_lose_what_was_done_to_the_others(aegis: Aegis) -> None:
-    first, second = (aegis.submit("--name", name, "--", "sleep", "60") for name in ("left", "right"))
+    first, second = (aegis.submit("--name", name, "--", "sleep", "600") for name in ("left", "right"))
     code, out, err = aegis("job", "stop", first, "nobody", second, first, "--grace", "0s", "-o", "json")
     assert code == 3
     assert [item["job"] for item in json.loads(out)["items"]] == [first, second]
@@ -210,7 +210,7 @@ def test_the_last_lines_of_two_workers_then_what_comes(aegis: Aegis) -> None:
 
 
 def test_dry_run_of_an_acting_verb_changes_nothing(aegis: Aegis) -> None:
-    job = aegis.submit("--name", "stay", "--", "sleep", "60")
+    job = aegis.submit("--name", "stay", "--", "sleep", "600")
     aegis.until(job, lambda found: found["summary"]["phase"] == "RunCommand")
     acted = aegis.json("job", "stop", job, "--dry-run")
     assert acted["kind"] == "ActionList"
@@ -220,7 +220,7 @@ def test_dry_run_of_an_acting_verb_changes_nothing(aegis: Aegis) -> None:
 
 
 def test_restart_suspend_resume_and_set_do_what_they_say(aegis: Aegis) -> None:
-    job = aegis.submit("--name", "verbs", "--", "sleep", "60")
+    job = aegis.submit("--name", "verbs", "--", "sleep", "600")
     running = aegis.until(job, lambda found: found["summary"]["phase"] == "RunCommand")
     assert running["summary"]["recoverCount"] == 0
     assert aegis("job", "restart", job, "--reason", "new driver")[0] == 0
@@ -250,7 +250,7 @@ def test_a_job_that_is_not_there_is_not_found(aegis: Aegis) -> None:
 
 
 def test_wait_ends_with_6_when_it_takes_too_long(aegis: Aegis) -> None:
-    job = aegis.submit("--name", "slow", "--", "sleep", "60")
+    job = aegis.submit("--name", "slow", "--", "sleep", "600")
     code, _, err = aegis("job", "wait", job, "--timeout", "1s")
     assert code == 6
     assert "E119" in err
@@ -274,7 +274,7 @@ def test_an_excluded_node_is_shown_and_let_in_again(aegis: Aegis) -> None:
 
 
 def test_a_reader_sees_and_may_not_act(aegis: Aegis, base: Path) -> None:
-    job = aegis.submit("--name", "guarded", "--", "sleep", "60")
+    job = aegis.submit("--name", "guarded", "--", "sleep", "600")
     code, _, err = aegis("creds", "issue", "--role", "reader", "--out", "reader.creds", "--name", "visitor", "--ttl", "1h")
     assert code == 0, err
     assert (aegis.folder / "reader.creds").stat().st_mode & 0o077 == 0
@@ -334,7 +334,7 @@ def test_setup_makes_the_streams_once_and_a_new_era_when_restored(aegis: Aegis, 
 
 def test_a_run_ends_when_its_stack_does(aegis: Aegis, tmp_path: Path) -> None:
     aegis.environ["AEGIS_STACK_DIR"] = str(tmp_path / "own-stack")
-    process = aegis.start("run", "sh", "-c", "echo ready; sleep 60")
+    process = aegis.start("run", "sh", "-c", "echo ready; sleep 600")
     started(aegis, process)
     assert aegis("down")[0] == 0
     _, err = process.communicate(timeout=WAIT)
