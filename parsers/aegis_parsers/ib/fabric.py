@@ -35,6 +35,7 @@ def read_iblinkinfo(draft: Draft, text: str) -> None:
                 "link",
                 guid=guid,
                 name=(g["name"] or node.get("name") or "").strip() or None,
+                type=node.get("type"),
                 lid=int(g["lid"][:9]),
                 port=int(g["port"][:9]),
                 width=g["width"],
@@ -48,7 +49,7 @@ def read_iblinkinfo(draft: Draft, text: str) -> None:
                 could_be=re.findall(r"Could be ([\dX. A-Za-z]+?)(?= Could|$)", g["note"].strip()) or None,
             )
         elif match := NODE.match(line):
-            node = {"guid": match["guid"], "name": match["name"]}
+            node = {"guid": match["guid"], "name": match["name"], "type": {"CA": "CA", "Switch": "SW", "Router": "RT"}[match["type"]]}
         elif line.strip():
             draft.unread("line not understood", line)
     judge_links(draft, [item for item in draft.items if item["kind"] == "link"])

@@ -25,10 +25,12 @@ NOISE = re.compile(r"mlx5_core (?P<pci>[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7
 
 
 class PortReading(msgspec.Struct, frozen=True):
-    """One port. `counters` by name, None where unreadable; `note` says why a port was not read ("unsupported: Omni-Path", "left alone ...")."""
+    """One port. `guid`: 16 hex digits. `counters` by name, None where unreadable; `note` says why a port was not read ("unsupported: Omni-Path",
+    "left alone ...")."""
 
     device: str
     port: int
+    guid: str | None
     state: str | None
     phys_state: str | None
     gbps: float | None
@@ -74,13 +76,13 @@ class Reader:
         """One port, or why it was not read."""
         key = f"{device}/{number}"
         if device.startswith("hfi1"):
-            return PortReading(device, number, None, None, None, "OmniPath", None, {}, "unsupported: Omni-Path")
+            return PortReading(device, number, None, None, None, None, "OmniPath", None, {}, "unsupported: Omni-Path")
         if device in self._stopped:
-            return PortReading(device, number, None, None, None, None, None, {}, "left alone: reading it floods the kernel log")
+            return PortReading(device, number, None, None, None, None, None, None, {}, "left alone: reading it floods the kernel log")
         left, last = self._alone.get(key, (0, 0))
         if left > 0:
             self._alone[key] = (left - 1, last)
-            return PortReading(device, number, None, None, None, None, None, {}, f"left alone for {left} more polls: its counters failed")
+            return PortReading(device, number, None, None, None, None, None, None, {}, f"left alone for {left} more polls: its counters failed")
         folder = self.root / device / "ports" / str(number)
         facts = {name: self.text(folder / name)[0] for name in ONCE}
         counters: dict[str, int | None] = {}
@@ -101,6 +103,7 @@ class Reader:
         return PortReading(
             device,
             number,
+            port_guid(self.text(folder / "gids/0")[0]),
             bare(facts["state"]),
             bare(facts["phys_state"]),
             float(rate[1]) if rate else None,
@@ -129,6 +132,14 @@ def names(folder: Path) -> list[str]:
         return sorted(os.listdir(folder))
     except OSError:
         return []
+
+
+def port_guid(gid: str | None) -> str | None:
+    """The port's GUID out of its first GID ("fe80:0000:0000:0000:b83f:d203:0012:3456"); None where that is not made of one (RoCE, software ports)."""
+    groups = (gid or "").split(":")
+    if len(groups) != 8 or groups[0].lower() not in ("fe80", "fec0") or not any(group.strip("0") for group in groups[4:]):
+        return None
+    return "".join(group.zfill(4) for group in groups[4:]).lower()
 
 
 def bare(text: str | None) -> str | None:

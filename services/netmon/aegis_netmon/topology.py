@@ -80,10 +80,12 @@ def build(items: Iterable[Item]) -> Fabric:
     down: set[End] = set()
     rows = list(items)
     deep = {str(item["id"]): item for item in rows if item.get("kind") == "node"}
+    by_lid = {number: guid(word(item.get("guid"))) for item in rows if item.get("guid") and (number := lid(item.get("lid")))}
     for item in rows:
         if item.get("kind") == "link":
-            for device, ends in ends_of(item, deep):
-                devices.setdefault(device.id, device)
+            for nth, (device, ends) in enumerate(ends_of(item, deep, by_lid)):
+                if nth == 0 or device.id not in devices:  # a device's own row knows it best
+                    devices[device.id] = device
                 if ends is None:
                     down.add((device.id, as_int(item.get("port"))))
                 else:
@@ -99,22 +101,24 @@ def build(items: Iterable[Item]) -> Fabric:
     return Fabric(devices, placed, {device: tuple(keys) for device, keys in of.items()}, tiers, frozenset(down))
 
 
-def ends_of(item: Item, deep: Mapping[str, Item]) -> Iterator[tuple[Device, tuple[End, End] | None]]:
-    """Devices that a row names, each with the row's ends (None: this port is down)."""
+def ends_of(item: Item, deep: Mapping[str, Item], by_lid: Mapping[int, str]) -> Iterator[tuple[Device, tuple[End, End] | None]]:
+    """Devices that a row names, each with the row's ends (None: this port is down). Where a tool names the peer by its LID alone, other rows tell its
+    GUID; a peer that no row is about is called by its LID."""
     if (peer := word(item.get("peer_node"))) is not None:
         yield from of_section(str(item["id"]), item, peer, deep)
         return
     own = guid(word(item.get("guid")))
     kind: Kind = "host" if item.get("type") == "CA" or (item.get("type") is None and host_name(word(item.get("name")))) else "switch"
     here = Device(own, word(item.get("name")) or "", kind, lid(item.get("lid")))
-    if item.get("peer_guid") is None:
+    peer_guid, peer_lid = word(item.get("peer_guid")), lid(item.get("peer_lid"))
+    if peer_guid is None and peer_lid is None:
         yield here, None
         return
-    there = guid(word(item.get("peer_guid")))
+    there = guid(peer_guid) if peer_guid else by_lid.get(peer_lid or 0, f"lid{peer_lid}")
     ends = ((own, as_int(item.get("port"))), (there, as_int(item.get("peer_port"))))
     yield here, ends
     name = word(item.get("peer")) or ""
-    yield Device(there, name, "host" if host_name(name) and kind == "switch" else "switch", lid(item.get("peer_lid"))), ends
+    yield Device(there, name, "host" if host_name(name) and kind == "switch" else "switch", peer_lid), ends
 
 
 def of_section(id: str, item: Item, peer: str, deep: Mapping[str, Item]) -> Iterator[tuple[Device, tuple[End, End] | None]]:

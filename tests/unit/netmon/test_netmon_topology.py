@@ -38,6 +38,22 @@ def test_every_listing_gives_the_same_fabric(shared: Path, fabric: Fabric) -> No
         assert {(d.id, d.name, d.kind, d.lid) for d in fabric.devices.values()} == {(d.id, d.name, d.kind, d.lid) for d in other.devices.values()}
 
 
+def test_a_listing_that_names_peers_by_lid_alone_is_one_fabric_too(shared: Path) -> None:
+    real = topology.build(parse("iblinkinfo", (shared / "net/iblinkinfo_real_edr_hdr.txt").read_text()).items)
+    switch = "0c42a10300b95bfa"
+    assert {port for link in real.links.values() for device, port in (link.a, link.b) if device == switch} == {1, 2, 3, 41}
+    assert not real.down
+    assert {device.name for device in real.devices.values() if device.kind == "host"} >= {"gpu-0 HCA-1", "gpu-1 HCA-1", "gpu-3 HCA-1"}
+
+
+@pytest.mark.parametrize("name", ["ibnetdiscover_test.out", "ibnetdiscover_test2.out", "ibnetdiscover_test3.out"])
+def test_parts_of_a_fabric_with_odd_names_are_a_graph(shared: Path, name: str) -> None:
+    items = parse("ibnetdiscover", (shared / "net/ibnetdiscover" / name).read_text()).items
+    made = topology.build(items)
+    assert len(made.devices) >= len({item["guid"] for item in items})
+    assert all(made.name(end) for link in made.links.values() for end in (link.a, link.b))
+
+
 def test_hosts_leaves_and_spines_are_told_apart(fabric: Fabric) -> None:
     tiers = {fabric.devices[device].name.split(" ")[0][:4]: tier for device, tier in fabric.tiers.items()}
     assert tiers == {"node": 0, "leaf": 1, "spin": 2}

@@ -1,0 +1,55 @@
+"""A host's ports become series under the same name as the fabric side's, and what was not read says why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from aegis_netmon import hostpoll
+from aegis_parsers.ib.live import PortReading, Reader, port_guid
+
+
+@pytest.mark.parametrize(
+    ("gid", "guid"),
+    [
+        ("fe80:0000:0000:0000:b83f:d203:0012:3456", "b83fd20300123456"),
+        ("fe80:0000:0000:0000:0000:0000:0000:0000", None),
+        ("0000:0000:0000:0000:0000:ffff:0a00:0001", None),
+        ("nonsense", None),
+        (None, None),
+    ],
+)
+def test_the_guid_of_a_port_is_that_of_its_first_gid(gid: str | None, guid: str | None) -> None:
+    assert port_guid(gid) == guid
+
+
+def test_a_node_is_one_message_with_its_counters_states_and_what_was_not_read(tmp_path: Path) -> None:
+    folder = tmp_path / "mlx5_0/ports/1"
+    for name, text in {
+        "state": "4: ACTIVE",
+        "link_layer": "InfiniBand",
+        "rate": "400 Gb/sec (4X NDR)",
+        "gids/0": "fe80:0000:0000:0000:0000:0000:0010:000b",
+        "counters/symbol_error": "3",
+        "hw_counters/lifespan": "12",
+    }.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    (tmp_path / "hfi1_0/ports/1").mkdir(parents=True)
+    made = hostpoll.read("node06", 5.0, "boot-1", Reader(tmp_path).poll())
+    assert [(poll.guid, poll.port, dict(poll.values), poll.boot) for poll in made.polls] == [("000000000010000b", 1, {"symbol_error": 3}, "boot-1")]
+    assert [(port.device, port.up, port.gbps, port.layer) for port in made.seen] == [
+        ("hfi1_0", None, None, "OmniPath"),
+        ("mlx5_0", True, 400.0, "InfiniBand"),
+    ]
+    assert made.unread == {"hfi1_0/1": "unsupported: Omni-Path"}
+
+
+def test_a_port_without_a_guid_has_a_series_of_its_own() -> None:
+    port = PortReading("rxe0", 1, None, "ACTIVE", None, None, "Ethernet", None, {"sent_pkts": 7})
+    (poll,) = hostpoll.read("n1", 0.0, "", [port]).polls
+    assert poll.guid == "n1/rxe0"
+
+
+def test_where_there_is_no_infiniband_there_are_no_ports(tmp_path: Path) -> None:
+    assert Reader(tmp_path / "nothing").poll() == []
