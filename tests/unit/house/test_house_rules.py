@@ -35,7 +35,7 @@ PURE = {
         *("invariants", "judge", "intake"),
     ],
     "aegis_jobcontroller": ["plan", "facts", "pending", "world"],
-    "aegis_lognexus": ["evidence", "readings", "verdict"],
+    "aegis_lognexus": ["evidence", "readings", "verdict", "share"],
     "aegis_agent": ["orders", "env", "nested", "mode"],
     "aegis_netmon": [
         *("series", "rates", "ber", "flaps", "health", "expected", "limits", "topology", "users", "routing"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -224,6 +225,29 @@ def test_killed_at_any_write_and_started_again_nothing_is_lost_or_doubled(tmp_pa
         process.wait()
     assert ends == 1
     assert told(kept(tmp_path)) == expected(stream(batches=3000))
+
+
+def test_a_disk_that_refuses_for_a_while_costs_no_line(tmp_path: Path) -> None:
+    """The limit on the size of files, as a full disk: the kernel writes what fits of a block, and then says no."""
+    messages = stream(batches=60)
+    store = LogStore(tmp_path)
+    fill(store, messages[:20])
+    store.commit()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    path = segment(tmp_path / "jobs" / JOB, 1)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 777, hard))
+        for seq, (pod, sent) in enumerate(messages[20:40], 21):
+            store.append(JOB, pod, sent, seq)
+        with pytest.raises(OSError, match="too large"):
+            store.commit()
+        assert store.cursor.seq <= 20
+        assert path.read_bytes().endswith(b"\n"), "no half line is left behind"
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    fill(store, messages, 41)
+    store.close()
+    assert told(kept(tmp_path)) == expected(messages)
 
 
 def test_in_another_era_the_stream_begins_anew_and_what_is_kept_is_not_doubled(tmp_path: Path) -> None:

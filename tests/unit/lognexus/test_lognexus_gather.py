@@ -1,0 +1,70 @@
+"""From what the master tells about a failure, and the lines that are kept, to the evidence of a verdict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+from aegis_lognexus.judging import PER_LOG, gather, read_logs
+from aegis_lognexus.store import LogStore
+from aegis_lognexus.verdict import decide
+from aegis_proto.logs import LogBatch, LogLine
+from aegis_proto.messages import JobEvent
+from aegis_proto.state import JobState, Pod
+from harness.site import job_state
+from log_batches import JOB, T0, batch
+
+TIMEOUT = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)"
+
+
+def event(kind: str, pod: str = "", cause: str = "", message: str = "", *, incarnation: int = 1, node: str = "", counted: bool = False) -> JobEvent:
+    at = "2026-11-30T00:00:00Z"
+    return JobEvent("id", JOB, "default", kind, at, incarnation, 5, "Troubleshooting", cause, pod, node, message=message, counted=counted)
+
+
+def state(nproc: int = 2) -> JobState:
+    made = job_state(JOB, "uid", workers=3)
+    pods = tuple(Pod("", f"n{i}") for i in range(3))
+    return JobState(made.head, (pods,), msgspec.structs.replace(made.spec, nprocPerNode=nproc))
+
+
+def test_failed_checks_and_losses_of_this_incarnation_become_evidence() -> None:
+    counted = event("counted", "w1", "signal", "w1: killed by signal 9", node="old-n1", counted=True)
+    events = [
+        event("check", "w0", "check", "w0 failed gpu: old", incarnation=0, node="n0"),
+        counted,
+        event("check", "w2", "check", "w2 failed gpu: 7 of 8 GPUs", node="n2"),
+        event("check", "w0", "check", "no check at all"),
+        event("moved", "", "moved", "the count goes"),
+    ]
+    failure = gather(counted, events, state(), ((), False))
+    assert [(check.pod, check.node, check.result.CheckType, check.result.Result) for check in failure.checks] == [("w2", "n2", "gpu", "7 of 8 GPUs")]
+    assert [(loss.pod, loss.reason, loss.platform) for loss in failure.losses] == [("w1", "signal", False)]
+    where = [(worker.pod, worker.node, worker.ranks) for worker in failure.workers]
+    assert where == [("w0", "n0", (0, 1)), ("w1", "old-n1", (2, 3)), ("w2", "n2", (4, 5))]
+    found = decide(failure)
+    assert (found.cause, found.suspects, found.nodes, found.accused) == ("gpu_hw", ("w2",), ("n2",), ())
+
+
+def test_what_could_not_be_read_is_named() -> None:
+    counted = event("counted", "w1", "error", counted=True)
+    failure = gather(counted, [counted], None, ((), True), behind=True)
+    text = "; ".join(failure.not_asked)
+    for part in ("flight records", "node events", "state is gone", "had not been read", "lines before the last"):
+        assert part in text
+
+
+def test_only_the_lines_of_the_failed_incarnation_are_read_and_repeated_symptoms_stay_few(tmp_path: Path) -> None:
+    store = LogStore(tmp_path)
+    store.append(JOB, "w0", batch(1, "KeyError: 'of the run before'", incarnation=0), 1)
+    store.append(JOB, "w0", batch(2, *[TIMEOUT] * (PER_LOG + 50), incarnation=1), 2)
+    store.append(JOB, "w0", batch(1000, "ValueError: now", incarnation=1), 3)
+    store.append(JOB, "w1", LogBatch("u", 1, "b", 1, (LogLine(T0, 1, -1, "agent", "KeyError: 'in the words of the agent'"),)), 4)
+    store.flush()
+    logs, more = read_logs(tmp_path / "jobs" / JOB, 1)
+    assert not more
+    (log,) = logs
+    assert (log.pod, log.rank, log.read, len(log.found)) == ("w0", 0, PER_LOG + 51, PER_LOG + 1)
+    assert (log.found[-1].text, log.found[-1].n) == ("ValueError: now", PER_LOG + 51)
+    assert read_logs(tmp_path / "jobs" / "nothing", 1) == ((), False)
+    store.close()
