@@ -77,3 +77,46 @@ def end_of(item: Item, names: Mapping[str, str]) -> End:
 def counts(item: Item) -> dict[str, int | None]:
     found = item.get("counters")
     return {name: value for name, value in found.items() if isinstance(value, int)} if isinstance(found, dict) else {}
+
+
+def of_perfquery(at: float, classic: Parsed | None, extended: Parsed | None, guids: Mapping[int, str]) -> list[Poll]:
+    """Polls of `perfquery` and `perfquery -x`; `guids`: LID -> GUID. Where the device has 64-bit error counters these alone are used, and do not
+    clamp; where it has none, the reply lacks them, and the classic ones stand beside the 64-bit traffic: one series per name all the same."""
+    wide = {(item.get("lid"), item.get("port")): item for item in ports_of(extended)}
+    narrow = {(item.get("lid"), item.get("port")): item for item in ports_of(classic)}
+    found = []
+    for key in sorted(wide.keys() | narrow.keys(), key=str):
+        lid, port = key
+        if not isinstance(lid, int) or lid not in guids or not str(port).isdigit():
+            continue
+        more = wide.get(key)
+        whole = more is not None and more.get("errors_64bit", True) is True
+        values = {**({} if whole else counts(narrow.get(key, {}))), **counts(more or {})}
+        found.append(Poll(guids[lid], int(str(port)), at, values, wide=whole))
+    return found
+
+
+def ports_of(parsed: Parsed | None) -> list[Item]:
+    """Ports of a perfquery, without the "ALL" of a switch, which adds narrow counters and is wrong."""
+    return [item for item in parsed.items if item.get("kind") == "port" and item.get("port") != "ALL"] if parsed is not None else []
+
+
+def of_ibdiagnet(at: float, parsed: Parsed) -> list[Poll]:
+    """Polls of ibdiagnet2.db_csv, section PM_INFO: columns by their names; those that end in Ext or Extended are 64-bit."""
+    found = []
+    for item in parsed.items:
+        columns = item.get("columns")
+        if item.get("kind") != "pm_info" or not isinstance(columns, dict):
+            continue
+        row = {str(name).lower(): value for name, value in columns.items()}
+        values: dict[str, int | None] = {}
+        wide = False
+        for name, value in columns.items():
+            known = counters.known(str(name))
+            if known is not None and (isinstance(value, int) or value is None):
+                values[known.name] = value
+                wide = wide or (known.bits < 64 and str(name).lower().endswith(("ext", "extended")))
+        port = row.get("portnumber", row.get("portnum"))
+        if isinstance(port, int) and row.get("nodeguid"):
+            found.append(Poll(guid(str(row["nodeguid"])), port, at, values, wide=wide))
+    return found

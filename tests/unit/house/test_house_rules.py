@@ -39,7 +39,7 @@ PURE = {
     "aegis_agent": ["orders", "env", "nested", "mode"],
     "aegis_netmon": [
         *("series", "rates", "ber", "flaps", "health", "expected", "limits", "topology", "users", "routing"),
-        *("correlate", "pairs", "transport", "sweep", "fabricpoll", "watch", "sensors", "uplinks", "rollout", "hostpoll"),
+        *("correlate", "pairs", "transport", "sweep", "fabricpoll", "watch", "sensors", "uplinks", "rollout", "hostpoll", "ufmlog"),
     ],
 }
 """Decisions: no clock, no loop, no bus, no files, no randomness of their own (a random.Random may be an argument)."""

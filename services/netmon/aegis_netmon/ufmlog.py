@@ -1,0 +1,55 @@
+"""UFM's event log as events of ports and as links that went up and down. Pure.
+
+Its times have no zone: `offset` is what to subtract to have UTC. A line without a time (a message body alone) is no event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from aegis_parsers.schema import Item, Parsed
+
+from aegis_netmon.correlate import PortEvent
+from aegis_netmon.topology import End, guid
+
+COUNTERS = {110: "symbol_error", 112: "link_downed", 113: "port_rcv_errors", 116: "port_xmit_discards", 917: "symbol_error", 918: "symbol_error"}
+"""What UFM's codes are about."""
+UP, DOWN = 328, 329
+
+
+def events(parsed: Parsed, offset: float = 0.0, within: float = 60.0) -> Iterator[PortEvent]:
+    """Events of counters, one per side that the line names; how much it rose is not told, so 1. `within`: UFM's own poll, seconds."""
+    for item, at in timed(parsed, offset):
+        code = item.get("code")
+        if isinstance(code, int) and code in COUNTERS:
+            for end in sides(item):
+                yield PortEvent(at, within, end, COUNTERS[code], 1)
+
+
+def changes(parsed: Parsed, offset: float = 0.0) -> Iterator[tuple[float, End, bool]]:
+    """Ports that came up (True) or went down, in the order of the log."""
+    for item, at in timed(parsed, offset):
+        if item.get("code") in (UP, DOWN):
+            for end in sides(item):
+                yield at, end, item.get("code") == UP
+
+
+def timed(parsed: Parsed, offset: float) -> Iterator[tuple[Item, float]]:
+    for item in parsed.items:
+        if item.get("kind") != "event" or not isinstance(item.get("time"), str):
+            continue
+        try:
+            at = datetime.fromisoformat(str(item["time"]).replace(" ", "T")).replace(tzinfo=UTC).timestamp() - offset
+        except ValueError:
+            continue
+        yield item, at
+
+
+def sides(item: Item) -> Iterator[End]:
+    """The ports that a line names: "9c0591030090e000:33"."""
+    named = item.get("sides")
+    for side in named if isinstance(named, list) else ():
+        device, _, port = str(side).partition(":")
+        if port.isdigit() and len(port) < 6:
+            yield guid(device), int(port)

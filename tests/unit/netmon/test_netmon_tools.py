@@ -1,0 +1,68 @@
+"""Whatever tool read the fabric, it ends in the same series."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from aegis_netmon import fabricpoll, flaps, ufmlog
+from aegis_netmon.series import observe, series
+from aegis_parsers import parse
+
+HEAD = "2024-05-06 07:08:0{n}.123 [{n}] [{code}] WARNING [Link] IBPort [default / fc6a1c0300244e00] [dev_id: fc6a1c0300244e00]: {text}"
+BODY = "({way}: (Switch:T3:1/17/1)9c0591030090e000:33 - (Switch:T4:1/4/2)fc6a1c0300244e00:8"
+
+
+def test_64_bit_errors_alone_are_used_where_the_device_has_them(shared: Path) -> None:
+    extended = parse("perfquery", (shared / "net/perfquery/perfquery_0x506b4b03005c2740.out").read_text())
+    (poll,) = fabricpoll.of_perfquery(1.0, None, extended, {2052: "506b4b03005c2740"})
+    assert poll.wide
+    assert poll.values["port_xmit_discards"] == 20046
+    assert {row.bits for row in series(observe(None, poll))} == {64}
+
+
+def test_where_there_are_none_the_classic_ones_stand_beside_the_64_bit_traffic(shared: Path) -> None:
+    classic = parse("perfquery", (shared / "net/ibsim/perfquery_saturated.txt").read_text())
+    extended = parse("perfquery", (shared / "net/ibsim/perfquery_x_nocounters2.txt").read_text())
+    (poll,) = fabricpoll.of_perfquery(1.0, classic, extended, {6: "0000000000200003"})
+    assert not poll.wide
+    states = {row.name: (row.bits, row.state) for row in series(observe(None, poll))}
+    assert states["symbol_error"] == (16, "saturated")
+    assert states["port_xmit_data"] == (64, "baseline")
+    assert poll.values["port_xmit_data"] == 18288
+
+
+def test_a_lid_that_nobody_knows_is_left_out(shared: Path) -> None:
+    classic = parse("perfquery", (shared / "net/ibsim/perfquery_clean.txt").read_text())
+    assert fabricpoll.of_perfquery(1.0, classic, None, {}) == []
+
+
+def test_columns_of_ibdiagnet_go_by_their_names(shared: Path) -> None:
+    (poll,) = fabricpoll.of_ibdiagnet(1.0, parse("ibdiagnet", (shared / "net/ibdiagnet2_db_csv_format_only.csv").read_text()))
+    assert (poll.guid, poll.port, poll.wide) == ("0000000000000001", 1, True)
+    assert dict(poll.values) == {
+        "link_downed": 1,
+        "link_error_recovery": 0,
+        "port_rcv_errors": 0,
+        "port_xmit_discards": 0,
+        "port_xmit_packets": 1000,
+        "port_xmit_wait": 10,
+    }
+
+
+def test_links_that_ufm_saw_go_and_come_are_dips_of_both_ends() -> None:
+    lines = [HEAD.format(n=n, code=code, text=BODY.format(way=way)) for n, code, way in ((1, 329, "Link went down"), (5, 328, "Link went up"))]
+    history = flaps.observe(flaps.History(), 0.0, True)
+    changes = list(ufmlog.changes(parse("ufm", "\n".join(lines))))
+    assert {end for _, end, _ in changes} == {("9c0591030090e000", 33), ("fc6a1c0300244e00", 8)}
+    for at, end, up in changes:
+        if end[1] == 8:
+            history = flaps.observe(history, at, up)
+    assert [(dip.end or 0) - dip.start for dip in history.dips] == [pytest.approx(4.0)]
+
+
+def test_counters_that_ufm_alarmed_on_are_events_and_bodies_without_a_time_are_none(shared: Path) -> None:
+    line = HEAD.format(n=3, code=116, text="(Switch:T4:1/4/2)fc6a1c0300244e00:8 port xmit discards")
+    (event,) = ufmlog.events(parse("ufm", line), offset=3600.0)
+    assert (event.end, event.counter) == (("fc6a1c0300244e00", 8), "port_xmit_discards")
+    assert list(ufmlog.events(parse("ufm", (shared / "net/logs/ufm_events.txt").read_text()))) == []
