@@ -22,6 +22,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "commit_scale": (),
     "order_scale": (),
     "agent_rest": (),
+    "agent_times": (),
     "recovery": (),
     "lemon_lanl": (),
     "classify": (),
