@@ -25,15 +25,33 @@ def split_blame(hard: Floats, exposure: Floats, blame: Blame, rounds: int = 60, 
         return hard
     failures = hard.sum() + len(blame)
     mean = failures / max(exposure.sum(), 1e-9)
-    sizes = np.diff(blame.start)
     rate = np.full(len(hard), mean)
     for _ in range(rounds):
-        each = rate[blame.node]
-        share = each / np.repeat(np.add.reduceat(each, blame.start[:-1]), sizes)
-        counts = hard + np.bincount(blame.node, share, len(hard))
+        counts = hard + shares(blame, rate)
         rate = (counts + prior) / (exposure + prior / mean)
-    found: Floats = counts
+    return counts
+
+
+def shares(blame: Blame, rate: Floats) -> Floats:
+    """What each node gets of the unnamed failures when each is split over its job's nodes by `rate`."""
+    each = rate[blame.node]
+    part = each / np.repeat(np.add.reduceat(each, blame.start[:-1]), np.diff(blame.start))
+    found: Floats = np.bincount(blame.node, part, len(rate)).astype(float)
     return found
+
+
+def sharpen_blame(count: Floats, hard: Floats, exposure: Floats, blame: Blame, rounds: int = 1) -> Floats:
+    """Split again by what each node's rate is under the two classes: a healthy node takes less of a lemon's failures than its own few suggest.
+
+    One round: more find a few lemons more, and accuse more healthy nodes.
+    """
+    mixture = two_rates(count, exposure)
+    if not len(blame) or mixture.healthy <= 0:
+        return count
+    for _ in range(rounds):
+        count = hard + shares(blame, mixture.mean_rate(count, exposure))
+        mixture = _step(count, exposure, mixture, _fixed(count))
+    return count
 
 
 @dataclass(frozen=True)
@@ -59,20 +77,32 @@ class Mixture:
     lemon: float
     share: float
 
+    def mean_rate(self, count: Floats, exposure: Floats) -> Floats:
+        """Expected rate of each node, given its count."""
+        bad = (SPREAD.lemon + count) / (SPREAD.lemon / self.lemon + exposure)
+        good = (SPREAD.healthy + count) / (SPREAD.healthy / self.healthy + exposure)
+        found: Floats = self.posterior * bad + (1 - self.posterior) * good
+        return found
+
 
 def two_rates(count: Floats, exposure: Floats, rounds: int = 200, share: float = 0.012, ratio: float = 30.0) -> Mixture:
     """EM for both rates and the share of lemons, kept within 0.2 to 5 %, the lemon rate at least 4 times the healthy one."""
     total, days = float(count.sum()), float(exposure.sum())
     if total == 0 or days <= 0:
         return Mixture(np.zeros(len(count)), 0.0, 0.0, 0.0)
-    healthy, lemon = total / days / 2, total / days * ratio
-    posterior = np.zeros(len(count))
+    mixture = Mixture(np.zeros(len(count)), total / days / 2, total / days * ratio, share)
     fixed = _fixed(count)
     for _ in range(rounds):
-        posterior = _posterior(count, exposure, healthy, lemon, share, fixed=fixed)
-        share = min(0.05, max(0.002, float(posterior.mean())))
-        lemon = max(float((posterior * count).sum()) / max(1e-9, float((posterior * exposure).sum())), 4 * healthy)
-        healthy = max(1e-6, float(((1 - posterior) * count).sum()) / max(1e-9, float(((1 - posterior) * exposure).sum())))
+        mixture = _step(count, exposure, mixture, fixed)
+    return mixture
+
+
+def _step(count: Floats, exposure: Floats, mixture: Mixture, fixed: Floats) -> Mixture:
+    """Posteriors under the present rates, then the rates under the posteriors."""
+    posterior = _posterior(count, exposure, mixture.healthy, mixture.lemon, mixture.share, fixed=fixed)
+    share = min(0.05, max(0.002, float(posterior.mean())))
+    lemon = max(float((posterior * count).sum()) / max(1e-9, float((posterior * exposure).sum())), 4 * mixture.healthy)
+    healthy = max(1e-6, float(((1 - posterior) * count).sum()) / max(1e-9, float(((1 - posterior) * exposure).sum())))
     return Mixture(posterior, healthy, lemon, share)
 
 
