@@ -42,6 +42,8 @@ PENDING_AGAIN = 30.0
 FLUSH = 5.0
 AHEAD = 1.0
 """Seconds that a notice of preemption may take to be stored before the command is told: the errors of its peers are to come after it."""
+INSIST = 30.0
+"""Seconds that a preempted worker whose command has ended tries to be heard, where the bus is away: unheard, its going costs its peers a failure."""
 _RUNS = frozenset({OrderPhase.COMMAND, OrderPhase.HANG})
 _LEAVES = frozenset({OrderPhase.QUIT, OrderPhase.HANG_WITH_QUIT})
 
@@ -96,7 +98,11 @@ class Worker:
         finally:
             for task in tasks[1:]:
                 task.cancel()
-        if self.uplink.connected and not self.plain:
+        if last.reason == LostReason.PREEMPTED and self.uplink.managed:
+            until = time.monotonic() + min(INSIST, max(FLUSH, self.spec.preemptGrace))
+            while self._terms < 2 and time.monotonic() < until and not await self.reports.flush(0.5):
+                pass
+        elif self.uplink.connected and not self.plain:
             await self.reports.flush(FLUSH)
         tasks[0].cancel()
         await self.uplink.close()
