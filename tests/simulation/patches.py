@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import asyncio
+import asyncio.mixins
 import random
 import secrets
 import sys
 import time
+from asyncio import events
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +20,7 @@ import aegis_bus.connection
 import aegis_bus.identity
 import aegis_bus.link
 import msgspec
+import prometheus_client.metrics
 from aegis_proto import messages
 from aegis_proto.state import Head
 from simulation import client
@@ -49,9 +52,12 @@ class Secrets:
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
+        self._n = 0
 
     def token_hex(self, nbytes: int = 32) -> str:
-        return f"{self._rng.getrandbits(8 * nbytes):0{2 * nbytes}x}"
+        """Nobody guesses here: it is enough that no two are the same."""
+        self._n += 1
+        return f"{self._n:0{2 * nbytes}x}"
 
     def randbelow(self, limit: int) -> int:
         return self._rng.randrange(limit)
@@ -85,6 +91,20 @@ class Identity:
 
     def sign(self, data: bytes) -> bytes:
         return b""
+
+
+_labels = prometheus_client.metrics.MetricWrapperBase.labels
+
+
+def labels(metric: Any, *values: Any, **named: Any) -> Any:
+    """What `labels` of a metric gave for the same values before; the real one takes a lock and makes strings each time."""
+    if named:
+        return _labels(metric, *values, **named)
+    known = metric.__dict__.setdefault("_simulated", {})
+    found = known.get(values)
+    if found is None:
+        found = known[values] = _labels(metric, *values)
+    return found
 
 
 class Remembered:
@@ -151,6 +171,8 @@ def installed(network: client.Network, rng: random.Random) -> Iterator[None]:
                     put(module, real.__name__, stand_in)
     put(messages, "_decoders", {**messages._decoders, Head: Remembered(Head)})
     put(asyncio, "timeout", timeout)
+    put(asyncio.mixins._LoopBoundMixin, "_get_loop", lambda self: events._get_running_loop())
+    put(prometheus_client.metrics.MetricWrapperBase, "labels", labels)
     put(aegis_bus.link, "Client", client.Client)
     put(aegis_bus.connection, "Bus", Bus)
     put(aegis_bus.identity.Identity, "new", staticmethod(new_identity))

@@ -41,16 +41,33 @@ def test_every_fault_happens_and_every_end_is_reached(played: run.Summary) -> No
     assert {"Succeed", "Failed(budget)", "Failed(boot)", "Failed(placing)", "Failed(stopped)"} <= set(played.ends)
 
 
-def test_a_seed_is_the_same_world_again_in_any_process() -> None:
-    def digest(seed: int) -> str:
-        return hashlib.sha256("\n".join(world.run(seed, story=True).story).encode()).hexdigest()
+TOLD = (11, 12, 40)
 
-    code = "import hashlib; from simulation import world; print(hashlib.sha256('\\n'.join(world.run(11, True).story).encode()).hexdigest())"
+
+def digest(seed: int) -> str:
+    """Of all that happens in a world, to the last log line."""
+    return hashlib.sha256("\n".join(world.run(seed, story=True).story).encode()).hexdigest()
+
+
+def test_a_seed_is_the_same_world_again_in_any_process() -> None:
+    """Whatever was played before in it, and in whichever order its sets and dicts lie."""
+    code = f"from simulation.test_simulation import digest; print(*[digest(seed) for seed in reversed({TOLD})])"
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "PYTHONHASHSEED": "7"}
-    other = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True, timeout=60)
-    assert digest(11) == other.stdout.strip()
-    assert digest(11) == digest(11)
-    assert digest(11) != digest(12)
+    other = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True, timeout=120)
+    here = [digest(seed) for seed in TOLD]
+    assert other.stdout.split() == here[::-1]
+    assert [digest(seed) for seed in TOLD] == here
+    assert len(set(here)) == len(TOLD)
+
+
+def test_a_seed_is_the_same_world_whether_or_not_worlds_are_kept() -> None:
+    """The runner keeps them and ends; a replay takes each apart."""
+    kept = list(run.play(TOLD))
+    replayed = run.Summary()
+    for result in world.play(TOLD):
+        replayed.add(result)
+    replayed.cpu = kept[0].cpu
+    assert kept == [replayed]
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

@@ -38,6 +38,7 @@ FILTERS = {
 }
 HELD_FOR = 90.0
 """Seconds that a daemon's word about a lost record counts; it is said again every half minute."""
+MOMENT = 0.02
 LOADS = 8
 """Jobs loaded side by side."""
 
@@ -86,6 +87,8 @@ class Cache:
         self._read_once: set[str] = set()
         self._moved = asyncio.Condition()
         self._burials: set[asyncio.Task[None]] = set()
+        self._world: World | None = None
+        self._world_at = 0.0
 
     @property
     def ready(self) -> bool:
@@ -98,18 +101,23 @@ class Cache:
         return self._listeners[-1]
 
     def _touch(self) -> None:
+        self._world = None
         for event in self._listeners:
             event.set()
 
     def could_not_hear(self) -> None:
         """A reconnect or a stall of this process: silence before now is not the nodes'."""
+        self._world = None
         self._hear_since = time.monotonic()
         self._reread.set()
 
     # --- the world ---------------------------------------------------------------------------------------------------------------
 
     def world(self) -> World:
+        """As it is now. Those who were woken by one change, and come within MOMENT, are given the same."""
         now = time.monotonic()
+        if self._world is not None and now - self._world_at < MOMENT:
+            return self._world
         jobs = {
             name: job if not job.head.phase.terminal else replace(job, ended_for=now - self._ended.setdefault(name, now))
             for name, job in self._jobs.items()
@@ -117,7 +125,9 @@ class Cache:
         nodes = {name: self._node(name, spec, now) for name, spec in self._specs.items()}
         self._held = {where: (held, at) for where, (held, at) in self._held.items() if now - at < HELD_FOR}
         held = [held for held, _ in self._held.values()]
-        return World(jobs, self._places, nodes, int(time.time() * 1000), self._era, self._heads.keys(), held, now >= self._settles_at)
+        self._world = World(jobs, self._places, nodes, int(time.time() * 1000), self._era, self._heads.keys(), held, now >= self._settles_at)
+        self._world_at = now
+        return self._world
 
     def _node(self, name: str, spec: NodeSpec, now: float) -> Node:
         beat = self._beats.get(name)

@@ -328,6 +328,33 @@ async def test_a_dropped_bus_leaves_no_tasks(nats_server: NatsServer) -> None:
     await until(lambda: asyncio.all_tasks() <= before, what="tasks left")
 
 
+async def test_handlers_run_side_by_side_up_to_their_number_and_one_after_another_by_default(nats_server: NatsServer) -> None:
+    bus = await Bus.connect(Identity.new(), [nats_server.url])
+    running, most = {"a": 0, "b": 0}, {"a": 0, "b": 0}
+    go_on = asyncio.Event()
+    handled = 0
+
+    async def handler(msg: Msg) -> None:
+        nonlocal handled
+        running[msg.subject] += 1
+        most[msg.subject] = max(most[msg.subject], running[msg.subject])
+        await go_on.wait()
+        running[msg.subject] -= 1
+        handled += 1
+
+    sub = await bus.subscribe("a", handler, workers=3)
+    await bus.subscribe("b", handler)
+    assert not sub._tasks
+    for _ in range(5):
+        bus.core("a", b"")
+        bus.core("b", b"")
+    await until(lambda: running == {"a": 3, "b": 1}, what="three and one at work")
+    go_on.set()
+    await until(lambda: handled == 10, what="all handled")
+    assert most == {"a": 3, "b": 1}
+    await bus.close()
+
+
 async def test_tls_with_the_sites_own_ca_and_not_without(tmp_path: Path) -> None:
     from aegis_credentials.setup import create_site
 
