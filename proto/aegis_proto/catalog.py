@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from aegis_proto import api, api_nodes, credapi, logs, messages, subjects
+from aegis_proto import api, api_nodes, blobs, credapi, logs, messages, subjects
 from aegis_proto.ids import job_id
 from aegis_proto.phases import FactKind, LedgerState, LostReason, MessageType, OrderPhase, Phase
 from aegis_proto.state import Deadline, Head, JobSpec, Ledger, Order, Owner, Pod, Transition
@@ -124,6 +124,7 @@ VERDICT = messages.Verdict(
     firstLine="w0/r0:812: KeyError: 'target'",
 )
 LOG_BATCH = logs.LogBatch(UID, 1, BOOT, 812, (logs.LogLine(AT, 1, 3, "out", "step 120 loss 2.318"),), NODE)
+BLOB = blobs.pieces(b"(a pickle)", "flight", uid=UID, attempt=1, incarnation=1, rank=3, name="nccl_trace_rank_3", at=AT)[0]
 STORED = logs.StoredLine("2026-11-30T08:53:20.000Z", JOB, "w0", 3, 1, "out", NODE, 1, BOOT, 812, AT, "step 120 loss 2.318")
 SUMMARY = api.JobSummary(JOB, "digits", NS, "RunCommand", 3, 3, 1, 3, 1, uid=UID, createdAt=AT)
 
@@ -201,7 +202,9 @@ ENTRIES: list[Entry] = [
     Entry(
         "aegis.job.{job}.blob.{pod}.{id}",
         subjects.blob(JOB, "w0", "flight-1"),
-        "chunks of flight records, stacks, snapshots; loss allowed",
+        "pieces of flight records, stacks, snapshots; loss allowed",
+        blobs.BlobPiece,
+        BLOB,
         reserved=True,
     ),
     Entry(

@@ -25,7 +25,9 @@ from aegis_proto.messages import BadMessage, CheckResult, JobEvent, decode, enco
 from aegis_proto.state import JobState
 
 from aegis_lognexus import metrics
+from aegis_lognexus.dumps import flight_report
 from aegis_lognexus.evidence import Check, Failure, Log, Loss, Worker
+from aegis_lognexus.flight import Report
 from aegis_lognexus.intake import Intake, Reading
 from aegis_lognexus.share import Shares
 from aegis_lognexus.store import Asked, ask
@@ -127,7 +129,8 @@ class Judging:
         loaded = await JobStore(self._bus).load(event.job)
         events = await self._events(event.job)
         logs = await asyncio.to_thread(read_logs, self._jobs / event.job, event.incarnation)
-        failure = gather(event, events, loaded.state if loaded else None, logs, behind)
+        flight = await flight_report(self._bus, event.job, event.incarnation)
+        failure = gather(event, events, loaded.state if loaded else None, logs, behind=behind, flight=flight)
         verdict = decide(failure).message(int(time.time() * 1000))
         await self._bus.publish(subject, encode(verdict), msg_id=f"verdict-{verdict.id}")
         metrics.VERDICTS.labels(SERVICE, verdict.cause).inc()
@@ -170,7 +173,15 @@ def first(found: Sequence[Line]) -> tuple[Line, ...]:
     return tuple(sorted([*strong, *symptoms], key=lambda line: line.n))
 
 
-def gather(event: JobEvent, events: Sequence[JobEvent], state: JobState | None, logs: tuple[tuple[Log, ...], bool], behind: bool = False) -> Failure:
+def gather(
+    event: JobEvent,
+    events: Sequence[JobEvent],
+    state: JobState | None,
+    logs: tuple[tuple[Log, ...], bool],
+    *,
+    behind: bool = False,
+    flight: Report | None = None,
+) -> Failure:
     """All evidence about one counted failure. `events`: of the job, in order. `behind`: lines are still on their way."""
     mine = [each for each in events if each.incarnation == event.incarnation]
     checks = [
@@ -183,7 +194,7 @@ def gather(event: JobEvent, events: Sequence[JobEvent], state: JobState | None, 
         for each in mine
         if each.pod and each.cause and each.type != "check"
     ]
-    missing = ["node events: no daemon tells them in this release", "flight records: none are collected in this release"]
+    missing = ["node events: no daemon tells them in this release"]
     workers: tuple[Worker, ...] = ()
     if state is None:
         missing.append("the job's state is gone: which rank was where is not known")
@@ -198,4 +209,4 @@ def gather(event: JobEvent, events: Sequence[JobEvent], state: JobState | None, 
         missing.append("lines that had not been read when it was judged")
     if more:
         missing.append(f"lines before the last {MAX_LINES} of the incarnation")
-    return Failure(event.job, event.incarnation, 0, workers, lines, (), tuple(checks), tuple(losses), None, tuple(missing))
+    return Failure(event.job, event.incarnation, 0, workers, lines, (), tuple(checks), tuple(losses), flight, tuple(missing))

@@ -50,7 +50,7 @@ def test_what_could_not_be_read_is_named() -> None:
     counted = event("counted", "w1", "error", counted=True)
     failure = gather(counted, [counted], None, ((), True), behind=True)
     text = "; ".join(failure.not_asked)
-    for part in ("flight records", "node events", "state is gone", "had not been read", "lines before the last"):
+    for part in ("node events", "state is gone", "had not been read", "lines before the last"):
         assert part in text
 
 

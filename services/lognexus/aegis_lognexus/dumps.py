@@ -1,0 +1,84 @@
+"""Flight records that workers sent (BLOBS): put together, and read as any folder of dumps is: in limited children, since they are a tenant's.
+
+Writes a temporary folder, gone afterwards. A rank that sent several has its last whole one read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+from aegis_bus.connection import Bus, Stored
+from aegis_bus.ordered import OrderedReader
+from aegis_proto import subjects
+from aegis_proto.blobs import BlobPiece, whole
+from aegis_proto.messages import BadMessage, decode
+
+from aegis_lognexus.flight import Report, analyze, read_folder
+from aegis_lognexus.intake import Reading
+
+log = logging.getLogger(__name__)
+
+STREAM = "BLOBS"
+MAX_BYTES = 1 << 30
+MAX_RANK = 1_000_000
+
+
+async def flight_report(bus: Bus, job: str, incarnation: int) -> Report | None:
+    """What the flight records of an incarnation say; None when none were sent. BusError."""
+    found = await collect(bus, job)
+    dumps = put_together(found, incarnation)
+    return await asyncio.to_thread(read, dumps) if dumps else None
+
+
+async def collect(bus: Bus, job: str) -> list[tuple[str, BlobPiece]]:
+    """(subject, piece) of everything that the stream holds of a job, in order, up to MAX_BYTES."""
+    found: list[tuple[str, BlobPiece]] = []
+    size = 0
+    async with OrderedReader(bus, STREAM, [subjects.blob(job, "*", "*")], batch=64) as reader:
+        reading = Reading(reader)
+        try:
+            while size < MAX_BYTES and (items := await reading.items(2.0)):
+                for item in items:
+                    if isinstance(item, Stored):
+                        try:
+                            piece = decode(BlobPiece, item.data)
+                        except BadMessage as error:
+                            log.info("%s: %s", item.subject, error)
+                            continue
+                        size += len(piece.data)
+                        found.append((item.subject, piece))
+                if not reader.pending:
+                    break
+        finally:
+            reading.close()
+    return found
+
+
+def put_together(found: Iterable[tuple[str, BlobPiece]], incarnation: int) -> dict[int, bytes]:
+    """rank -> the last whole flight record of this incarnation; an empty one where only pieces are left, so that it counts as cut."""
+    blobs: dict[str, list[BlobPiece]] = defaultdict(list)
+    for subject, piece in found:
+        if piece.kind == "flight" and piece.incarnation == incarnation and 0 <= piece.rank < MAX_RANK:
+            blobs[subject].append(piece)
+    dumps: dict[int, bytes] = {}
+    for parts in blobs.values():
+        data = whole(parts)
+        rank = parts[0].rank
+        if data is not None:
+            dumps[rank] = data
+        else:
+            dumps.setdefault(rank, b"")
+    return dumps
+
+
+def read(dumps: dict[int, bytes]) -> Report:
+    """Blocking."""
+    with tempfile.TemporaryDirectory(prefix="aegis-flight-") as folder:
+        for rank, data in dumps.items():
+            (Path(folder) / f"rank_{rank}").write_bytes(data)
+        return analyze(read_folder(Path(folder)))
