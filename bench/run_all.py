@@ -19,6 +19,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "machine_step": (),
     "fabric_model": (),
     "port_counters": (),
+    "port_reading": (),
     "commit_scale": (),
     "order_scale": (),
     "agent_rest": (),

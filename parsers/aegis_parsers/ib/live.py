@@ -12,11 +12,10 @@ import fnmatch
 import os
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import msgspec
 
-ROOT = Path("/sys/class/infiniband")
+ROOT = "/sys/class/infiniband"
 FOLDERS = ("counters", "hw_counters")
 ONCE = ("state", "phys_state", "rate", "link_layer", "lid")
 QUARANTINE_MOST = 64
@@ -43,9 +42,9 @@ class PortReading(msgspec.Struct, frozen=True):
 class Reader:
     """Keeps which ports are left alone; everything else is read anew at each poll. `open_text` reads one file (for tests)."""
 
-    def __init__(self, root: Path = ROOT, exclude: Sequence[str] = (), open_text: Callable[[Path], str] | None = None) -> None:
-        self.root, self.exclude = root, tuple(exclude)
-        self.read = open_text or (lambda path: path.read_text(errors="replace"))
+    def __init__(self, root: str | os.PathLike[str] = ROOT, exclude: Sequence[str] = (), open_text: Callable[[str], str] | None = None) -> None:
+        self.root, self.exclude = os.fspath(root), tuple(exclude)
+        self.read = open_text or read_file
         self._alone: dict[str, tuple[int, int]] = {}
         self._stopped: set[str] = set()
 
@@ -55,7 +54,7 @@ class Reader:
         for device in names(self.root):
             if any(fnmatch.fnmatch(device, pattern) for pattern in self.exclude):
                 continue
-            for number in names(self.root / device / "ports"):
+            for number in names(f"{self.root}/{device}/ports"):
                 if number.isdigit():
                     found.append(self.port(device, int(number)))
         return found
@@ -64,7 +63,7 @@ class Reader:
         """Reads the device at this PCI address no more: its registers flood the kernel log (see `own_noise`). Gives its name."""
         for device in names(self.root):
             try:
-                here = os.path.basename(os.readlink(self.root / device / "device"))
+                here = os.path.basename(os.readlink(f"{self.root}/{device}/device"))
             except OSError:
                 continue
             if here == pci:
@@ -83,13 +82,13 @@ class Reader:
         if left > 0:
             self._alone[key] = (left - 1, last)
             return PortReading(device, number, None, None, None, None, None, None, {}, f"left alone for {left} more polls: its counters failed")
-        folder = self.root / device / "ports" / str(number)
-        facts = {name: self.text(folder / name)[0] for name in ONCE}
+        folder = f"{self.root}/{device}/ports/{number}"
+        facts = {name: self.text(f"{folder}/{name}")[0] for name in ONCE}
         counters: dict[str, int | None] = {}
         failed = 0
         for group in FOLDERS:
-            for name in names(folder / group):
-                text, error = self.text(folder / group / name)
+            for name in names(f"{folder}/{group}"):
+                text, error = self.text(f"{folder}/{group}/{name}")
                 counters[name] = int(text) if text is not None and text.isascii() and text.isdigit() else None
                 failed += error in (errno.EINVAL, errno.EIO)
         note = ""
@@ -103,7 +102,7 @@ class Reader:
         return PortReading(
             device,
             number,
-            port_guid(self.text(folder / "gids/0")[0]),
+            port_guid(self.text(f"{folder}/gids/0")[0]),
             bare(facts["state"]),
             bare(facts["phys_state"]),
             float(rate[1]) if rate else None,
@@ -113,12 +112,21 @@ class Reader:
             note,
         )
 
-    def text(self, path: Path) -> tuple[str | None, int]:
+    def text(self, path: str) -> tuple[str | None, int]:
         """The stripped text of a file, or None with the errno."""
         try:
             return self.read(path).strip(), 0
         except OSError as error:
             return None, error.errno or 0
+
+
+def read_file(path: str) -> str:
+    """A small file at once: sysfs gives a value in one read."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(handle, 4096).decode("utf-8", "replace")
+    finally:
+        os.close(handle)
 
 
 def own_noise(line: str) -> str | None:
@@ -127,7 +135,7 @@ def own_noise(line: str) -> str | None:
     return match["pci"] if match else None
 
 
-def names(folder: Path) -> list[str]:
+def names(folder: str) -> list[str]:
     try:
         return sorted(os.listdir(folder))
     except OSError:

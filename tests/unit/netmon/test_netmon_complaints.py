@@ -7,15 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from aegis_netmon import flaps, pairs, sweep, transport
+from aegis_netmon import flaps, hostpoll, pairs, sweep, transport
 from aegis_netmon.correlate import PortEvent
 from aegis_netmon.expected import Seen, fabric_ports, unsupported
 from aegis_netmon.flaps import Dip, History
 from aegis_netmon.health import judge
 from aegis_netmon.series import Poll, observe
+from aegis_netmon.topology import build
 from aegis_parsers import parse
 from aegis_parsers.ib import counters
-from aegis_parsers.ib.live import Reader, own_noise
+from aegis_parsers.ib.live import PortReading, Reader, own_noise, port_guid
 
 FLOOD = "mlx5_core 0000:05:00.0: mlx5_cmd_out_err:835:(pid 18360): ACCESS_REG(0x805) op_mod(0x1) failed, status bad operation(0x2)"
 
@@ -44,15 +45,15 @@ def tree(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-def refusing(*parts: str, code: int = errno.EINVAL) -> tuple[Callable[[Path], str], list[str]]:
+def refusing(*parts: str, code: int = errno.EINVAL) -> tuple[Callable[[str], str], list[str]]:
     """Reads files, except those whose path holds one of the parts; and the list of all that was opened."""
     opened: list[str] = []
 
-    def read(path: Path) -> str:
-        opened.append(str(path))
-        if any(part in str(path) for part in parts):
+    def read(path: str) -> str:
+        opened.append(path)
+        if any(part in path for part in parts):
             raise OSError(code, "refused")
-        return path.read_text()
+        return Path(path).read_text()
 
     return read, opened
 
@@ -165,6 +166,15 @@ def test_row_10_what_the_budget_did_not_reach_is_listed() -> None:
     run = sweep.told(run, "a", True)
     assert sweep.ask(run, 1.0) is None
     assert sweep.report(run, 1.0) == sweep.Report(False, 1.0, 1, (), ("b",), ())
+
+
+def test_row_11_a_host_s_own_fast_polls_and_the_slow_sweep_of_the_fabric_are_about_one_port(shared: Path) -> None:
+    fabric = build(parse("ibnetdiscover", (shared / "net/ibsim/ibnetdiscover_p.txt").read_text()).items)
+    port = PortReading(
+        "mlx5_0", 1, port_guid("fe80:0000:0000:0000:0000:0000:0010:000b"), "ACTIVE", "LinkUp", 10.0, "InfiniBand", 12, {"symbol_error": 0}
+    )
+    (poll,) = hostpoll.read("node06", 1.0, "boot", [port]).polls
+    assert fabric.name((poll.guid, poll.port)) == "node06 mlx5_0 port 1"
 
 
 def test_row_12_a_flap_clears_by_itself_after_a_stable_time() -> None:
