@@ -26,6 +26,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "agent_times": (),
     "recovery": (),
     "lemon_lanl": (),
+    "lemon_scale": (),
     "classify": (),
     "log_store": ("--seconds", "20"),
     "log_road": ("--seconds", "20", "--kill"),

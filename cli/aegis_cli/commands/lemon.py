@@ -1,4 +1,4 @@
-"""`aegis lemon rank|tune|import|generate`: which nodes are bad, from files of history. Needs no bus."""
+"""`aegis lemon rank|show|tune|import|generate`: which nodes are bad, from files of history. Needs no bus."""
 
 from __future__ import annotations
 
@@ -69,6 +69,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Nodes that keep failing jobs.", no_args_is_help=True)
     app.add_typer(group, name="lemon")
     _register_rank(group)
+    _register_show(group)
     _register_tune(group)
     _register_import(group)
     _register_generate(group)
@@ -116,6 +117,52 @@ def _register_rank(group: typer.Typer) -> None:
             draw(html, loaded, observed, ranking)
             env.out.note(f"pictures in {html}")
         env.out.document("LemonRanking", body, text, "\n".join(node.node for node in ranking.flagged))
+
+
+def _register_show(group: typer.Typer) -> None:
+    @command(group, "show")
+    def show(
+        env: Env,
+        *,
+        node: Annotated[str, typer.Argument(metavar="NODE")],
+        history: HistoryPath,
+        detector: Detector = "blame",
+        window: Window = "28d",
+        now: Annotated[str, typer.Option("--now", metavar="TIME", help="End of the window; default: the last thing that began.")] = "",
+    ) -> None:
+        """One node: its place in the fleet, its failures, and when it turned bad."""
+        detect, observing = core("aegis_lemon.detect", "aegis lemon show"), core("aegis_lemon.history", "aegis lemon show")
+        with refusals():
+            loaded = load(env, history, "show")
+            observed = observing.observe(loaded, seconds(window, "--window"), when(now))
+            told = core("aegis_lemon.detect.story", "aegis lemon show").story(loaded, observed, detect.rank(observed, detector), node)
+        body = {
+            **asdict(told.node),
+            "below": told.below,
+            "failures_seen": [{"time": f.time, "kind": f.kind, "user": f.user, "family": f.family} for f in told.failures],
+            "changes": [asdict(change) for change in told.changes],
+        }
+        verdict = "flagged" if told.node.flagged else f"withheld: {told.node.withheld}" if told.node.withheld else "not flagged"
+        lines = [
+            f"{node}  {verdict}, score {told.node.score:.3f}" + (", on probation" if told.node.probation else ""),
+            told.node.reason or "no failure",
+        ]
+        lines += [f"  {name:<30} {value:<8.3g} more than {told.below[name]:.1%} of nodes" for name, value in told.node.signals.items()]
+        lines += [f"{utc(f.time)}  {KIND_TEXT[f.kind]}" + (f", {f.user}" if f.user else "") for f in told.failures]
+        for change in told.changes:
+            ended = f", recovered {utc(change.recovered)}" if change.recovered else ""
+            lines.append(f"turned bad about {utc(change.onset)}, noticed {utc(change.alarm)}{ended}")
+        env.out.document("LemonNode", body, "\n".join(lines), node)
+
+
+KIND_TEXT = {"multi": "failed a job of several nodes", "single": "failed a job of its own", "node": "failed"}
+
+
+def utc(moment: float) -> str:
+    """Seconds since 1970 as `2026-01-05 13:20`."""
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def draw(path: Path, history: Any, observed: Any, ranking: Any) -> None:

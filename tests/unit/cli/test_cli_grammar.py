@@ -17,7 +17,7 @@ COMMANDS = [
     *(("creds", verb) for verb in ["issue", "revoke"]),
     *(("context", verb) for verb in ["add", "use", "ls"]),
     *(("config", verb) for verb in ["show", "check", "init"]),
-    *(("lemon", verb) for verb in ["rank", "tune", "import", "generate"]),
+    *(("lemon", verb) for verb in ["rank", "show", "tune", "import", "generate"]),
     *(("ettr", verb) for verb in ["expected", "measured", "plan", "contour"]),
     *[("fr", "analyze"), ("logs", "classify")],
     *((verb,) for verb in ["run", "logs", "up", "down", "status", "setup", "doctor", "demo", "explain", "version", "completion"]),

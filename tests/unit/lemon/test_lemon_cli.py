@@ -123,6 +123,7 @@ def test_slurms_files_become_a_history(tmp_path: Path) -> None:
         (("rank", "--history", "{world}", "--detector", "magic"), "expected one of blame, mixture"),
         (("rank", "--history", "{world}", "--now", "soon"), '--now "soon"'),
         (("rank", "--history", "{world}", "--window", "long"), "--window"),
+        (("show", "nowhere", "--history", "{world}"), 'node "nowhere": not in the history of 300 nodes'),
         (("tune", "--history", "{world}", "--truth", "{world}/jobs.csv"), "expected JSON with a list lemons"),
         (("import", "--out", "{world}"), "--lanl"),
         (("import", "--sacct", "/nowhere", "--out", "{world}"), "there is no file /nowhere"),
@@ -165,6 +166,19 @@ def test_the_map_shows_the_days_on_which_the_worst_nodes_failed(world: Path) -> 
     rows = [line for line in out.splitlines() if " * " in line]
     assert sorted(line.split()[0] for line in rows) == truth["lemons"]
     assert all(len(line.split()[-1]) == 28 and set(line.split()[-1]) <= set(".123456789+") for line in rows)
+
+
+def test_a_nodes_story_names_its_failures_and_when_it_turned_bad(tmp_path: Path) -> None:
+    day = 86_400
+    jobs = [f"a{i},{i * day},{i * day + 43_200},n{i % 20},completed,,u1" for i in range(100)]
+    jobs += [f"b{i},{60 * day + i * 2 * day},{60 * day + i * 2 * day + 3600},n3;n4,node_fail,n3,u{i}" for i in range(6)]
+    (tmp_path / "jobs.csv").write_text("job,start,end,nodes,state,blame,user\n" + "\n".join(jobs) + "\n")
+    body = read("lemon", "show", "n3", "--history", str(tmp_path), "--now", str(75 * day))
+    assert body["flagged"] and len(body["failures_seen"]) == 6 and body["below"]["multi_node_node_fails"] == 0.95
+    assert [change["onset"] for change in body["changes"]] == [60 * day + 3600]
+    text = aegis("lemon", "show", "n3", "--history", str(tmp_path), "--now", str(75 * day))[1]
+    assert "turned bad about 1970-03-02 01:00" in text and "failed a job of several nodes, u0" in text
+    assert "not flagged" in aegis("lemon", "show", "n4", "--history", str(tmp_path))[1]
 
 
 def test_time_to_failure_falls_as_one_over_size(world: Path) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import tempfile
 from pathlib import Path
 
 import duckdb
 import numpy as np
 import pytest
+from aegis_lemon.detect import rank
 from aegis_lemon.history import History, HistoryError, observe, read
 from aegis_lemon.history.coalesce import Failure, episodes, merge_outages, share_common
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 JOBS = "job,start,end,nodes,state,blame,user,family,excluded\n"
 EVENTS = "time,node,kind,end,value,job\n"
@@ -225,3 +230,53 @@ def test_a_long_file_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.Monke
     history = read(put(tmp_path, jobs=JOBS + rows))
     assert (history.rows["jobs"], texts(history)) == (100, ["jobs.csv line 102: 1 cells, the header has 9"])
     assert np.isclose(observe(history).exposure.sum() * 86_400, 1000)
+
+
+CELLS = st.one_of(
+    st.sampled_from(
+        [
+            "",
+            "n1",
+            "n1;n2",
+            "n1;;n1",
+            "0",
+            "-1",
+            "1e18",
+            "nan",
+            "inf",
+            "2026-01-01",
+            "2026-13-01",
+            "9999-12-31",
+            "node_fail",
+            "infra",
+            "xid",
+            "79",
+            "out",
+            "é",
+            "\0",
+            '"',
+        ]
+    ),
+    st.text(max_size=6),
+)
+
+
+@given(
+    table=st.sampled_from(["jobs", "events", "nodes"]),
+    rows=st.lists(st.lists(CELLS, min_size=1, max_size=10), max_size=6),
+    tail=st.binary(max_size=20),
+)
+@settings(max_examples=30, deadline=None)
+def test_any_file_is_ranked_or_refused_and_every_row_is_accounted_for(table: str, rows: list[list[str]], tail: bytes) -> None:
+    header = {"jobs": JOBS, "events": EVENTS, "nodes": "node,role,rack,switch,serial,since,until\n"}[table]
+    with tempfile.TemporaryDirectory() as folder:
+        text = header + "".join(",".join(row) + "\n" for row in rows)
+        (Path(folder) / f"{table}.csv").write_bytes(text.encode("utf-8", "replace") + tail)
+        try:
+            history = read(Path(folder))
+        except HistoryError as error:
+            assert str(error)
+            return
+        ranking = rank(observe(history))
+        assert [node for node in ranking.nodes if not math.isfinite(node.score) or not math.isfinite(node.exposure)] == []
+        assert history.left_out >= len(history.problems)

@@ -150,7 +150,8 @@ def gamma_sf(x: Floats, shape: Floats) -> Floats:
         series = series + term
         if (term < series * 1e-14).all():
             break
-    b = x + 1 - a
+    tail = np.where(x >= a + 1, x, a + 2)  # the fraction is used there only, and grows without bound elsewhere
+    b = tail + 1 - a
     c, d = np.full(x.shape, 1e300), 1 / np.where(b == 0, 1e-300, b)
     fraction = d.copy()
     for i in range(1, 2000):
