@@ -276,7 +276,7 @@ async def test_one_process_writes_a_folder(tmp_path: Path) -> None:
 
 
 def test_files_rotate_and_the_oldest_go_by_size_but_never_the_one_being_written(tmp_path: Path) -> None:
-    store = LogStore(tmp_path, StoreSettings(segment_bytes=2_000, max_bytes=5_000))
+    store = LogStore(tmp_path, StoreSettings(segment_bytes=2_000, max_bytes=5_000, job_share=1.0))
     for seq in range(1, 101):
         store.append(JOB, "w0", batch(seq, f"line {seq}"), seq)
         if seq % 5 == 0:
@@ -290,6 +290,23 @@ def test_files_rotate_and_the_oldest_go_by_size_but_never_the_one_being_written(
     store.append(JOB, "w0", batch(101, "line 101"), 101)
     store.close()
     assert kept(tmp_path)[-1].message == "line 101"
+
+
+def test_a_job_that_prints_without_end_loses_its_own_lines_and_nobody_elses(tmp_path: Path) -> None:
+    store = LogStore(tmp_path, StoreSettings(segment_bytes=2_000, max_bytes=40_000))
+    for seq in range(1, 21):
+        store.append("quiet-aaaaaa", "w0", batch(seq, f"line {seq}"), seq)
+        store.commit()
+    for seq in range(1, 401):
+        store.append(JOB, "w0", batch(seq, f"line {seq}"), 20 + seq)
+        if seq % 5 == 0:
+            store.commit()
+    store.retain()
+    assert [line.n for line in kept(tmp_path, "quiet-aaaaaa")] == list(range(1, 21))
+    loud = [line.n for line in kept(tmp_path)]
+    assert loud == list(range(loud[0], 401))
+    assert sum(path.stat().st_size for path in (tmp_path / "jobs" / JOB).glob("*.jsonl")) <= 10_000
+    store.close()
 
 
 def test_a_job_that_ended_long_ago_goes_as_a_whole_and_a_running_one_stays(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import os
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,8 @@ class StoreSettings:
     max_bytes: int = 20 << 30
     max_age: float = 14 * 86400.0
     """Seconds; what was written last longer ago than this goes, file by file."""
+    job_share: float = 0.25
+    """Of `max_bytes`, for one job: who prints most loses its own oldest lines before those of others."""
 
 
 class StoreInUse(OSError):
@@ -158,7 +161,7 @@ class LogStore:
         return sorted(entry.name for entry in os.scandir(self.folder / "jobs") if entry.is_dir())
 
     def retain(self) -> int:
-        """Drop files by age and, oldest first, by size. Never the file that is being written. Bytes dropped."""
+        """Drop files by age and, oldest first, by size: of a job beyond its share, then of all. Never one that is being written. Bytes dropped."""
         with self._writing:
             return self._retain()
 
@@ -175,11 +178,21 @@ class LogStore:
                     continue
                 if number != open_one or stat.st_mtime + self.settings.max_age < self._now():
                     entries.append((stat.st_mtime, stat.st_size, segment(folder, number)))
-        total = sum(size for _, size, _ in entries) + sum(entry.position[1] for entry in self._jobs.values())
+        held = Counter({job: entry.position[1] for job, entry in self._jobs.items()})
+        for _, size, path in entries:
+            held[path.parent.name] += size
         dropped = 0
+        most = self.settings.max_bytes * self.settings.job_share
         for mtime, size, path in sorted(entries):
-            if mtime + self.settings.max_age >= self._now() and total - dropped <= self.settings.max_bytes:
-                continue
+            job = path.parent.name
+            if held[job] > most or mtime + self.settings.max_age < self._now():
+                held[job] -= size
+                dropped += size
+                self._drop(path)
+        for _, size, path in sorted(entry for entry in entries if entry[2].exists()):
+            if held.total() <= self.settings.max_bytes:
+                break
+            held[path.parent.name] -= size
             dropped += size
             self._drop(path)
         return dropped
