@@ -23,10 +23,12 @@ CHECK_CAUSES: dict[str, Cause] = {
     "runtime": "software",
     "rdma": "network",
     "allreduce-connection": "network",
+    "allreduce": "network",
     "allreduce-performance": "contention",
+    "performance": "contention",
     "node": "node_hw",
 }
-"""Seven checks of the diagnosis, cheap and local ones first: the first that fails decides. Unlisted ones (process, hang) prove no cause."""
+"""Checks of the diagnosis, in both spellings, cheap and local ones first: the first that fails decides. Unlisted ones (process, hang) prove no cause."""
 FLIGHT_CAUSES: dict[str, Cause] = {
     "gpu_error": "gpu_hw",
     "op_mismatch": "user_code",
