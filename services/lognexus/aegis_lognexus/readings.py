@@ -28,7 +28,7 @@ CHECK_CAUSES: dict[str, Cause] = {
     "performance": "contention",
     "node": "node_hw",
 }
-"""Checks of the diagnosis, in both spellings, cheap and local ones first: the first that fails decides. Unlisted ones (process, hang) prove no cause."""
+"""Checks of the diagnosis in both spellings, cheap and local ones first: the first that fails decides. The rest (process, hang) prove no cause."""
 FLIGHT_CAUSES: dict[str, Cause] = {
     "gpu_error": "gpu_hw",
     "op_mismatch": "user_code",
