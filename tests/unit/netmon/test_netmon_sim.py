@@ -53,6 +53,12 @@ def test_jobs_that_compete_are_unequal_without_adaptive_routing_and_equal_and_fa
     assert [group.hosts for group in without.groups] == [group.hosts for group in with_it.groups]
 
 
+def test_a_bad_link_that_no_route_uses_costs_nothing_and_is_said_to_be_unused() -> None:
+    result = run(msgspec.structs.replace(BAD, gpus=64, bad_links=3))
+    assert (result.loss, result.bad_links_in_use) == (0.0, 0)
+    assert "of these 0 are used" in report.words(result)
+
+
 def test_a_bad_host_link_cannot_be_routed_around() -> None:
     host = msgspec.structs.replace(BAD, bad_where="host")
     assert run(under(host, "adaptive")).loss == pytest.approx(run(host).loss)
@@ -111,7 +117,7 @@ def test_goodput_is_that_of_going_back_a_window() -> None:
         ({"gpus": 100}, "100 GPUs"),
         ({"gpus": 64, "groups": 8}, "at least 2 hosts"),
         ({"routing": "magic"}, "static, ecmp, adaptive"),
-        ({"gpus": 64, "bad_links": 1}, "uses 0 links"),
+        ({"gpus": 64, "bad_links": 1000}, "has 128 of kind uplink"),
         ({"ber": -1.0}, "ber is -1"),
         ({"groups": 0}, "0 groups"),
     ],

@@ -1,7 +1,8 @@
 """One run of the model: groups on a fabric, some links bad, one routing; and the same without the bad links.
 
-The bad links are drawn from those that the traffic uses (as experimenters do, who hurt links in use); for adaptive routing from those that static
-routing would use, so that both are compared on the same links. The placement is part of every result: it decides as much as the routing does.
+The bad links are drawn from those that the traffic uses while there are any (as experimenters do, who hurt links in use); for adaptive routing from
+those that static routing would use, so that both are compared on the same links. The placement is part of every result: it decides as much as the
+routing does.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class Result(msgspec.Struct, frozen=True):
     placement: Placement
     seed: int
     bad_links: list[str]
+    bad_links_in_use: int
     ber: float
     link_goodput: float
     groups: list[Group]
@@ -103,7 +105,7 @@ def run(setup: Setup) -> Result:
     shape = setup.shape
     groups = placed(setup)
     traffic = routes.rings(groups, shape.nics)
-    bad = choose(setup, shape, traffic)
+    bad, in_use = choose(setup, shape, traffic)
     loss = np.zeros(shape.links)
     loss[bad] = lossy.packet_loss(setup.ber, setup.mtu)
     rates = bandwidths(setup, shape, traffic, loss)
@@ -121,6 +123,7 @@ def run(setup: Setup) -> Result:
         placement=setup.placement,
         seed=setup.seed,
         bad_links=[shape.link(int(index)).name for index in bad],
+        bad_links_in_use=in_use,
         ber=setup.ber if len(bad) else 0.0,
         link_goodput=round(float(lossy.goodput(lossy.packet_loss(setup.ber, setup.mtu), setup.window)), 4) if len(bad) else 1.0,
         groups=[Group(n, hosts, round(float(rates[n]), 2), round(float(healthy[n]), 2)) for n, hosts in enumerate(groups)],
@@ -135,22 +138,24 @@ def placed(setup: Setup) -> list[list[int]]:
     return [list(map(int, part)) for part in np.split(hosts, setup.groups)]
 
 
-def choose(setup: Setup, shape: Shape, traffic: routes.Flows) -> flows.Ints:
-    """The links that are made bad, among those in use."""
+def choose(setup: Setup, shape: Shape, traffic: routes.Flows) -> tuple[flows.Ints, int]:
+    """The links that are made bad, and how many of them are in use: those in use come first, others of the kind only when there are no more."""
     if not setup.bad_links:
-        return np.zeros(0, np.int64)
+        return np.zeros(0, np.int64), 0
     routing: Routing = "static" if setup.routing == "adaptive" else setup.routing
     shares = routes.place(shape, traffic, routing, np.ones(shape.links), np.random.default_rng([setup.seed, 2]))
-    used = np.unique(shares.link)
     first, last = {
         "host": (0, shape.first_up),
         "uplink": (shape.first_up, shape.first_down),
         "downlink": (shape.first_down, shape.links),
     }[setup.bad_where]
-    there = used[(used >= first) & (used < last)]
-    if len(there) < setup.bad_links:
-        raise ValueError(f"{setup.bad_links} bad links: the traffic of this placement uses {len(there)} links of kind {setup.bad_where}")
-    return np.sort(np.random.default_rng([setup.seed, 3]).choice(there, setup.bad_links, replace=False))
+    if setup.bad_links > last - first:
+        raise ValueError(f"{setup.bad_links} bad links: the fabric has {last - first} of kind {setup.bad_where}")
+    kind = np.arange(first, last)
+    used = np.isin(kind, shares.link)
+    rng = np.random.default_rng([setup.seed, 3])
+    order = np.concatenate([rng.permutation(kind[used]), rng.permutation(kind[~used])])
+    return np.sort(order[: setup.bad_links]), min(setup.bad_links, int(used.sum()))
 
 
 def bandwidths(setup: Setup, shape: Shape, traffic: routes.Flows, loss: Floats) -> Floats:

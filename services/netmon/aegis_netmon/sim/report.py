@@ -49,6 +49,8 @@ def words(result: Result) -> str:
         f"placement {result.placement}, seed {result.seed}: {hosts} hosts in {len(result.groups)} group{'s' if len(result.groups) > 1 else ''}",
     ]
     lines += [f"bad: {name}, BER {result.ber:g}: {result.link_goodput:.0%} of its rate is useful" for name in result.bad_links]
+    if result.bad_links_in_use < len(result.bad_links):
+        lines.append(f"of these {result.bad_links_in_use} are used by this placement: the others cost nothing")
     if len(result.groups) > 1:
         lines.append(f"best group over worst: {result.spread:g} (without bad links {result.healthy_spread:g})")
     for group in sorted(result.groups, key=lambda group: group.bandwidth_gbps)[:GROUPS_SHOWN]:
