@@ -40,7 +40,7 @@ def core(module: str, command: str) -> Any:
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Around the work of a core: a ValueError of its own, which names its code, is the command's error; any other goes on."""
+    """Around the work of a core: a ValueError of its own, which names its code, is the command's error, as is a file; any other goes on."""
     try:
         yield
     except ValueError as error:
@@ -48,6 +48,8 @@ def refusals() -> Iterator[None]:
         if not code:
             raise
         raise CliError(code, str(error)) from None
+    except OSError as error:
+        raise CliError("E107", f"{error.filename}: {error.strerror}", exit=2) from None
 
 
 def seconds(text: str, option: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -54,7 +55,8 @@ def when(text: str) -> float | None:
     if not text:
         return None
     try:
-        return float(text)
+        if math.isfinite(float(text)):
+            return float(text)
     except ValueError:
         pass
     try:

@@ -30,7 +30,7 @@ class Contour:
 
 def axis(low: float, high: float, points: int) -> Floats:
     """Evenly spaced on the logarithm."""
-    if not 0 < low < high or points < 2:
+    if not 0 < low < high < np.inf or points < 2:
         raise SettingError(f"axis from {low:g} to {high:g} in {points} points: expected 0 < low < high and at least 2 points")
     grid: Floats = np.geomspace(low, high, points)
     return grid

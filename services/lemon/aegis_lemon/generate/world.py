@@ -16,6 +16,7 @@ SHARE: dict[int, float] = {1: 0.09, 2: 0.05, 4: 0.06, 8: 0.07, 16: 0.07, 32: 0.1
 """Nodes of a job -> share of the fleet's node time (Kokolis et al., fig. 6)."""
 HARDWARE_XIDS, APPLICATION_XIDS = (48, 63, 74, 79, 94, 95), (13, 31, 43)
 USERS, FAMILIES = 60, 12
+MOST_NODES, MOST_DAYS = 50_000, 3660
 DAY = 86_400.0
 
 
@@ -40,8 +41,12 @@ class WorldSpec:
     def __post_init__(self) -> None:
         if self.nodes < 1 or not 0 <= self.lemons <= self.nodes or self.days < 1:
             raise WorldError(f"{self.nodes} nodes, {self.lemons} lemons, {self.days} days: expected lemons among the nodes, and at least a day")
-        if not self.ratio >= 1 or not 0 <= self.attributed <= 1 or not 0 <= self.onset <= 1:
-            raise WorldError(f"ratio {self.ratio:g}, attributed {self.attributed:g}, onset {self.onset:g}: expected ratio >= 1 and shares of 0 to 1")
+        if self.seed < 0 or self.nodes > MOST_NODES or self.days > MOST_DAYS:
+            raise WorldError(f"seed {self.seed}, {self.nodes} nodes, {self.days} days: expected 0 or more, at most {MOST_NODES} and {MOST_DAYS}")
+        if not 1 <= self.ratio <= 1e6 or not 0 <= self.attributed <= 1 or not 0 <= self.onset <= 1:
+            raise WorldError(
+                f"ratio {self.ratio:g}, attributed {self.attributed:g}, onset {self.onset:g}: expected a ratio of 1 to 1e6 and shares of 0 to 1"
+            )
 
 
 class WorldError(ValueError):

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from .rows import Imported
+from .schema import HistoryError
 
 ROLE_EVERY = 32
 """Node 0 and multiples of 32 of systems 18 to 20 fail far more often than the others: very likely what they do, not what they are."""
@@ -26,6 +27,7 @@ class Outage:
     cause: str
 
 
+COLUMNS = ("System", "nodenumz", "Prob Started", "Prob Fixed")
 CAUSES = ("Facilities", "Hardware", "Human Error", "Network", "Undetermined", "Software")
 
 
@@ -38,7 +40,16 @@ def outages(path: Path, system: str, found: Imported) -> Iterator[Outage]:
     """Outages of one system; rows that cannot be read are counted in `found`."""
     with lzma.open(path, "rt", encoding="latin1") if path.suffix == ".xz" else path.open(encoding="latin1", newline="") as lines:
         reader = csv.DictReader(lines)
+        try:
+            missing = [name for name in (*COLUMNS, *CAUSES) if name not in (reader.fieldnames or [])]
+        except lzma.LZMAError as error:
+            raise HistoryError(f"{path.name}: {error}") from None
+        if missing:
+            raise HistoryError(f"{path.name}: no column {', '.join(missing)}: expected LANL's failure data (LA-UR-05-7318)")
         for row in reader:
+            if any(row[name] is None for name in COLUMNS):
+                found.problem(path.name, reader.line_num, "fewer cells than the header has")
+                continue
             if row["System"].strip() != system:
                 continue
             try:
