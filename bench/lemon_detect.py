@@ -1,7 +1,8 @@
 """Precision and recall of every detector on generated worlds, written in the documented format and read back: mean over seeds, 28 days.
 
 Claim, default detector: at least 0.9 / 0.9 for lemons of 225 times the healthy rate with 70 % of failures attributed, 0.9 / 0.62 with 20 %, 0.85 /
-0.6 for 50 times with 70 %; the seed's rules beside it. With the black hole on: failure rate of jobs of 512 and more GPUs with and without lemons.
+0.6 for 50 times with 70 %; the specification's rules beside it. With the black hole on: failure rate of jobs of 512 and more GPUs, with and without
+lemons.
 usage: python bench/lemon_detect.py [--seeds 10] [--first 1000] [--worlds FILE.py]
        --worlds names a module with world(ratio, days, seed, attributed) -> (lemons, jobs, ...) as of the reference; its detector is run beside ours
 """

@@ -4,7 +4,7 @@ blame     failures without a name split over their jobs' nodes, then healthy nod
 mixture   the two rates on failures that name their node
 shrinkage P(rate > times x the fleet's mean) under a Gamma prior fitted to the fleet
 count     failures that name the node
-rules     the seed's rules A and B
+rules     the specification's rules A and B
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The seed's rules A and B over the seven signals: thresholds as data. Pure.
+"""The specification's rules A and B over the seven signals: thresholds as data. Pure.
 
-The paper prints no thresholds; these are the seed's. `recent_weight` is its weighting of the last 7 of 28 days: a count of that week counts so often.
+The paper prints no thresholds; these are the specification's. `recent_weight` is its weighting of the last 7 of 28
+days: a count of that week counts so often.
 """
 
 from __future__ import annotations

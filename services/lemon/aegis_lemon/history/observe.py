@@ -15,7 +15,7 @@ from .store import History
 
 DAY = 86_400.0
 WINDOW, RECENT, REPEAT = 28 * DAY, 7 * DAY, 5.0
-"""Rolling window and its recent part (the seed's 28 and 7 days); identical XIDs closer than five seconds are one (Delta, SC'25)."""
+"""Rolling window and its recent part (the specification's 28 and 7 days); identical XIDs closer than five seconds are one (Delta, SC'25)."""
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
