@@ -86,7 +86,7 @@ def placed_before_gone(put: Put) -> None:
 def orders_of_others_obeyed(put: Put) -> None:
     """An agent acts on every order, also on one that names another attempt, and on one given before it was there."""
 
-    def obeys(last: Rank, head: Head, *, uid: str, pod: str, attempt: int) -> Decision:
+    def obeys(last: Rank, head: Head, *, uid: str, pod: str, attempt: int, born: Rank | None = None) -> Decision:
         rank = Rank(head.era, head.order.incarnation, head.order.seqNum)
         if rank == last:
             return Decision(Verdict.REPEAT, rank, head.order.phase)

@@ -10,36 +10,17 @@ from aegis_proto import messages, subjects
 from aegis_proto.messages import Era, Fact
 from aegis_proto.phases import FactKind, Phase
 from simulation import run, world
-from simulation.machines import Machine
-from simulation.world import Options, Result, Scene, World
+from simulation.scenes import a_machine_is_lost_and_a_victim_is_heard_first, machine_of, told, when_it_runs
+from simulation.world import Options, Result, World
 
 SEEDS = range(3)
-LONG = (8.0, 8.0)
 
 
 def played(seed: int, play: Callable[[World], None], **options: object) -> Result:
     """A job of three workers, two masters, one spare machine, maxRetry 2; all checks hold."""
-    settled = dict(workers=3, replicas=2, controllers=1, machines=4, max_retry=2, run_for=LONG, start_wait=20.0)
-    result = world.run(seed, True, Scene(play, {**settled, **options}))
+    result = world.run(seed, True, told(play, **options))
     assert result.ok, run.tell(result)
     return result
-
-
-def when_it_runs(scene: World, work: Callable[[], None], after: float = 2.0) -> None:
-    """`work` when the first training has run for `after` seconds."""
-
-    def look() -> None:
-        training = scene.trainings.get(0)
-        if training is not None and training.running_since >= 0:
-            scene.later(after, work)
-        else:
-            scene.later(0.2, look)
-
-    look()
-
-
-def machine_of(scene: World, pod: str) -> Machine:
-    return next(m for m in scene.machines.values() if m.agent is not None and m.agent.alive and m.agent.task.pod == pod)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -57,16 +38,7 @@ def test_a_machine_that_never_returns_costs_one_failure_and_its_worker_runs_else
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_count_of_a_silent_death_goes_to_the_dead_and_not_to_the_victim_heard_first(seed: int) -> None:
-    def play(scene: World) -> None:
-        def off() -> None:
-            scene.check.harmed(60.0)
-            machine_of(scene, "w1").power_off()
-            for child in [child for child in scene.children if child.pod == "w2"]:
-                scene.later(0.5, child.end, 1, 0, "collateral")
-
-        when_it_runs(scene, off)
-
-    result = played(seed, play)
+    result = played(seed, a_machine_is_lost_and_a_victim_is_heard_first)
     moved = [line for line in result.story if "kind=moved" in line]
     assert len(moved) == 1 and "goes to w1" in moved[0], run.tell(result)
 

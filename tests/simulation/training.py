@@ -142,6 +142,11 @@ class Training:
             if other.alive and other is not child:
                 self._falls(other, self.world.rng.choice((0.005, 0.1, 2.0, 2.0)))
 
+    def break_and_stand(self) -> None:
+        """It is lost, and no child notices by itself: each stands still until somebody stops it."""
+        self.stand_still()
+        self.broken = True
+
     def time_out(self) -> None:
         """Every collective that still waits for a lost peer gives up in the end."""
         for child in list(self.children.values()):
