@@ -2138,8 +2138,8 @@ MarksOnlyInRun    == phase # "RunCommand" => Marked = {}
 ExactlyOneHolds   == counted /\ holder # "nobody" => Cardinality({w \in Workers : retries[w] = Top}) = 1
 CountHasAHolder   == On("move") /\ counted => holder = "nobody" \/ (holder \in Workers /\ retries[holder] = Top)
 \* ==== ACTIONS =========================================================================
-\* somebody finished the round he was asked in, not an earlier one
-NoStaleDone       == [][(phase' # phase /\ phase' \in Rounds) => (\A w \in Workers : ~finished'[w] /\ ~errored'[w])]_vars
+\* somebody finished the round he was asked in, not an earlier one; the end of a plain worker makes the job plain and is its Finish
+NoStaleDone       == [][(phase' # phase /\ phase' \in Rounds /\ mode' = mode) => (\A w \in Workers : ~finished'[w] /\ ~errored'[w])]_vars
 \* once a worker's Finish is in, neither its end nor its mark ends the run
 DoneWins          == [][\A w \in Workers : (phase = "RunCommand" /\ mode = "managed" /\ finished[w] /\ present[w] /\ ~present'[w] /\ phase' # phase)
                           => phase' = "Restarting" /\ adopting']_vars
@@ -2158,7 +2158,7 @@ FailsExactly      == [][mode' = "managed" => /\ (failures' > failures => (failur
 \* a count rises only with the end of a run
 CountOnlyInRun    == [][failures' > failures => phase = "RunCommand" \/ mode' = "plain"]_vars
 \* a lost pod keeps its retries and the reason it was counted for
-KeepRetries       == [][(phase # "RunCommand" /\ phase' # "RunCommand" /\ ~moved' /\ ~moved) => retries' = retries]_vars
+KeepRetries       == [][(phase # "RunCommand" /\ phase' # "RunCommand" /\ mode' = mode /\ ~moved' /\ ~moved) => retries' = retries]_vars
 \* a run that is adopted was not touched: nothing was counted, nobody left
 AdoptedUntouched  == [][(adopting /\ phase' = "RunCommand" /\ mode' = "managed")
                           => (failures' = failures /\ recoverCount' = recoverCount /\ runs \in {"cur","next"} /\ (counted => runs = "next"))]_vars

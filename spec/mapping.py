@@ -175,6 +175,7 @@ PROCESSES: dict[str, tuple[str, ...]] = {
     "Finished": ("Finish", "FinishHung", "Checked"),
     "Errored": ("Failing", "PortTaken", "NotStarted", "LateError", "LateNotice", "Undiagnosed", "Notice"),
     "Marked": ("Mark",),
+    "Progressed": (),
     "Checkpointed": ("Checkpoint",),
     "DeadlinePassed": ("PlacingDeadline", "RoundDeadline", "HangDeadline", "PendingDeadline"),
     "PlainFact": ("Plain",),
