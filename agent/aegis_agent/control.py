@@ -8,6 +8,7 @@ The training may say `progress`, `checkpoint` and `expect-long`, and ask `status
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import struct
@@ -72,7 +73,8 @@ class ControlSocket:
             self._server = None
             self.path.unlink(missing_ok=True)
             if self.path.parent.name.startswith(_PRIVATE):
-                self.path.parent.rmdir()
+                with contextlib.suppress(OSError):  # a cleaner of /tmp may have been faster: a training lasts longer than it waits
+                    self.path.parent.rmdir()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._peers) >= MAX_PEERS or not _same_user(writer):

@@ -76,6 +76,7 @@ class Cache:
         self._settles_at = 0.0
         self._heads_of = -1  # generation of the connection on which era and heads were read
         self._heads: dict[str, tuple[Head, int]] = {}
+        self._unreadable: set[str] = set()  # jobs whose head a newer Aegis wrote, or that is none
         self._jobs: dict[str, Job] = {}
         self._ended: dict[str, float] = {}
         self._stale: dict[str, None] = {}  # jobs to load, in order
@@ -125,7 +126,8 @@ class Cache:
         nodes = {name: self._node(name, spec, now) for name, spec in self._specs.items()}
         self._held = {where: (held, at) for where, (held, at) in self._held.items() if now - at < HELD_FOR}
         held = [held for held, _ in self._held.values()]
-        self._world = World(jobs, self._places, nodes, int(time.time() * 1000), self._era, self._heads.keys(), held, now >= self._settles_at)
+        known = self._heads.keys() | self._unreadable
+        self._world = World(jobs, self._places, nodes, int(time.time() * 1000), self._era, known, held, now >= self._settles_at)
         self._world_at = now
         return self._world
 
@@ -261,9 +263,11 @@ class Cache:
         try:
             head = decode_head(job, data)
         except Unreadable as error:
+            self._unreadable.add(job)
             metrics.UNREADABLE.labels("Head").inc()
             log.warning("%s", error)
             return
+        self._unreadable.discard(job)
         self._heads[job] = (head, seq)
         loaded = self._jobs.get(job)
         if matters(loaded.head if loaded is not None else None, head):
@@ -289,6 +293,7 @@ class Cache:
                 if found_era.reason == "restored":
                     self._settles_at = time.monotonic() + SETTLE
                 self._heads.clear()
+                self._unreadable.clear()
                 self._jobs.clear()
                 self._stale.clear()
                 self._reread.set()  # also for what a view brought while this was read
@@ -298,6 +303,7 @@ class Cache:
                     job = subjects.token(item.subject, 2)
                     present.add(job)
                     self._head(job, item.data, item.seq)
+            self._unreadable &= present
             for job, seq in before.items():
                 if job in present or self._heads.get(job, (None, seq))[1] != seq:
                     continue

@@ -119,7 +119,7 @@ class Judge:
 
     def follow(self, present: Iterable[tuple[int, int, str, bool]], now: float) -> None:
         """`present`: (index, attempt, boot, suspect in the state) of every worker that is there. New ones start their clock now, others go.
-        Who was suspect for the owner before us is so for us, until it is heard."""
+        Who is suspect in the state is so for us, until it is heard, whoever found it; what was found and not stored is found again."""
         wanted = {index: (attempt, boot, suspect) for index, attempt, boot, suspect in present}
         for index in [index for index in self._watch if index not in wanted]:
             del self._watch[index]
@@ -128,7 +128,9 @@ class Judge:
             if watch is None or watch.attempt != attempt:
                 self._watch[index] = _Watch(attempt, boot, now, suspect=suspect)
             elif watch.boot != boot:  # the same placement, its agent started anew: what the platform said still holds
-                self._watch[index] = _Watch(attempt, boot, now, running=watch.running, word=watch.word, suspect=watch.suspect)
+                self._watch[index] = _Watch(attempt, boot, now, running=watch.running, word=watch.word, suspect=suspect)
+            else:
+                watch.suspect = suspect
 
     def heartbeat(self, index: int, attempt: int, boot: str, n: int, *, now: float, step: int = -1) -> bool:
         """A heartbeat arrived; False when it is of another attempt or boot, or not above the last."""

@@ -46,7 +46,7 @@ async def test_a_dead_replica_is_gone_after_its_ttl(bus: Bus, make_bus: MakeBus)
         return not await live_replicas(bus)
 
     await until(gone)
-    assert 1.0 < time.monotonic() - last < 4.5
+    assert time.monotonic() - last > 1.0
 
 
 async def test_a_replica_that_cannot_renew_knows_it_and_comes_back(nats_server: NatsServer, bus: Bus) -> None:

@@ -8,6 +8,7 @@ import pty
 import signal
 import stat
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -190,5 +191,5 @@ def test_down_names_the_jobs_that_it_ends(aegis: Aegis, tmp_path: Path) -> None:
 
 
 def test_the_version_is_one_line() -> None:
-    found = subprocess.run(["python", "-m", "aegis_cli", "--version"], capture_output=True, text=True, timeout=WAIT, check=True)
+    found = subprocess.run([sys.executable, "-m", "aegis_cli", "--version"], capture_output=True, text=True, timeout=WAIT, check=True)
     assert found.stdout.startswith("aegis ") and found.stdout.count("\n") == 1

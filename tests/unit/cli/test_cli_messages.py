@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 from aegis_cli import codes, login, screen, spec, units, why
-from aegis_cli.commands import settings
+from aegis_cli.commands import run, settings
 from aegis_cli.errors import CliError, from_text
 from aegis_cli.main import app
 from aegis_proto import api, api_nodes
-from cli_data import event
+from aegis_proto.state import JobSpec
+from cli_data import detail, event
 from typer.testing import CliRunner
 
 
@@ -56,6 +58,24 @@ def test_e112_warns_of_two_budgets() -> None:
     assert status == codes.USAGE
     assert "E112 the command starts torchrun --max-restarts=3: two budgets would multiply. Set it to 0, or drop torchrun" in err
     assert "--nproc-per-node 8" in err
+
+
+def test_w201_is_said_when_no_checkpoint_is_known_or_none_was_written(tmp_path: Path) -> None:
+    """Only where it matters: after a restart, or at an end that was no success. Silent once a file was written."""
+
+    def noted(folder: str, **changes: object) -> list[str]:
+        notes: list[str] = []
+        env = Namespace(out=Namespace(note=notes.append))
+        run.note_checkpoint(env, JobSpec("j", ("true",), cwd=str(tmp_path), checkpointDir=folder), detail(**changes))  # type: ignore[arg-type]
+        return notes
+
+    assert noted("", recoverCount=0) == []
+    assert [note[:34] for note in noted("", recoverCount=1)] == ["W201 no checkpoint folder is known"]
+    assert noted("ckpt", phase="Succeed") == []
+    assert noted("ckpt", phase="Failed") == [f"W201 no checkpoint was written in {tmp_path}/ckpt: another start begins at step 0"]
+    (tmp_path / "ckpt").mkdir()
+    (tmp_path / "ckpt" / "step-40.pt").touch()
+    assert noted("ckpt", phase="Failed") == []
 
 
 def test_a_node_is_not_declared_lost_without_a_reason() -> None:

@@ -52,7 +52,7 @@ def test_only_the_ctrl_c_of_this_very_run_ends_with_130() -> None:
     assert outcome.exit_code(failed("budget", "error", 1), signalled=2) == 76
     error = outcome.problem(failed("stopped"), signalled=2)
     assert error is not None and error.exit == 130
-    assert outcome.report(failed("stopped"), (), True)["exitCode"] == 130
+    assert outcome.report(failed("stopped"), (), 2)["exitCode"] == 130
 
 
 @pytest.mark.parametrize(
@@ -70,6 +70,12 @@ def test_budget_spent_says_how_many_of_which_kind_and_the_last() -> None:
     assert error is not None
     assert error.code == "E301"
     assert error.message == "Failed: 3 faults, 2 allowed (1 killed, 2 error; the last: w2 failed)"
+
+
+def test_w202_says_that_a_plain_job_ran_without_aegis_and_how_it_ended() -> None:
+    error = outcome.problem(failed("exited", exit_code=9))
+    assert error is not None
+    assert str(error) == f"W202 {detail().summary.job} ran without Aegis and ended with exit code 9"
 
 
 @pytest.mark.parametrize(("word", "near"), [("pyhton", "python"), ("torchrnu", "torchrun"), ("python", ""), ("./train", ""), ("zzzzqqq", "")])

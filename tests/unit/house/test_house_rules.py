@@ -34,7 +34,7 @@ PURE = {
         *("machine", "transitions", "counting", "rounds", "orders", "places", "reports", "asked", "draft", "ledger", "story", "events"),
         *("invariants", "judge", "intake"),
     ],
-    "aegis_jobcontroller": ["plan", "facts", "pending", "world"],
+    "aegis_jobcontroller": ["plan", "facts", "pending", "world", "lost", "checked"],
     "aegis_lognexus": ["evidence", "readings", "verdict", "share"],
     "aegis_agent": ["orders", "env", "nested", "mode"],
     "aegis_netmon": [

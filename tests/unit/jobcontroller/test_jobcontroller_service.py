@@ -649,6 +649,18 @@ async def test_a_job_that_could_not_be_read_once_is_read_again(stage: Stage, mon
     await stage.placed("job-a")
 
 
+async def test_a_job_of_a_newer_version_is_known_although_it_cannot_be_read(stage: Stage) -> None:
+    """Nobody may take it for one that the store has lost."""
+    controller = await stage.controller()
+    await until(lambda: controller.cache.ready, WAIT)
+    await stage.bus.publish(subjects.job_state("job-a"), b'{"v":99}')
+    controller.cache.could_not_hear()
+    await until(lambda: "job-a" in controller.cache.world().known, WAIT)
+    await stage.bus.js_api("STREAM.PURGE.CTL", {"filter": subjects.job_state("job-a")})
+    controller.cache.could_not_hear()
+    await until(lambda: "job-a" not in controller.cache.world().known, WAIT)
+
+
 async def test_a_lost_server_delays_and_loses_nothing(stage: Stage, nats_server: NatsServer) -> None:
     await stage.node("n1")
     await stage.controller()

@@ -68,6 +68,21 @@ def test_who_was_suspect_before_a_takeover_is_so_until_it_is_heard() -> None:
     assert quick.tick(3.0) == [Suspect(0, 1, False)]
 
 
+def test_a_finding_that_was_not_stored_is_found_again() -> None:
+    """What the owner steps and cannot store never happened: the state it reads anew still says otherwise."""
+    made = judge()
+    beat(made, 20.0, {2})
+    assert made.tick(20.0) == [Suspect(2, 1, True)]
+    made.follow([(i, 1, f"b{i}", False) for i in range(8)], 20.5)
+    assert made.tick(21.0) == [Suspect(2, 1, True)]
+    made.follow([(i, 1, f"b{i}", i == 2) for i in range(8)], 21.5)
+    assert made.tick(22.0) == []
+    made.heard(2, 23.0)
+    assert made.tick(23.0) == [Suspect(2, 1, False)]
+    made.follow([(i, 1, f"b{i}", i == 2) for i in range(8)], 23.5)
+    assert made.tick(24.0) == [Suspect(2, 1, False)]
+
+
 def test_a_silent_worker_that_another_one_misses_is_dead_at_15_s() -> None:
     made = judge()
     made.peer_error(5, 1.0)
