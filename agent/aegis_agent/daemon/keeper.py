@@ -63,6 +63,8 @@ class SlotKeeper:
         self.agents = agents
         self.wanted: Slot | None = None
         self.since = 0
+        self._kept = False
+        """What is wanted is on disk as well, for a loss of the store; tried again whenever the slot is read."""
         self.closing = False
         self.record: Record | None = None
         self._swept = ("", "")
@@ -94,12 +96,14 @@ class SlotKeeper:
             return
         self.since = since
         if slot != self.wanted:
-            self.wanted = slot
+            self.wanted, self._kept = slot, False
+            self._wake.set()
+        if not self._kept:
             try:
                 self.files.hold(slot)
+                self._kept = True
             except OSError as error:  # it runs all the same; after a loss of the store nobody could be told of it
                 self._log.error("the slot's record could not be kept", error=str(error))
-            self._wake.set()
 
     def held(self) -> Held | None:
         """What is to be told when the store has lost this slot's record: the worker that runs here under Aegis, None when there is none such."""
