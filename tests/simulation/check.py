@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from simulation.server import Message, Stream
     from simulation.world import World
 
-History = tuple[JobState | None, list[Transition], Counter[str], Counter[str]]
+History = tuple[JobState | None, list[Transition], set[int], int, Counter[str], Counter[str]]
 _shard = msgspec.json.Decoder(tuple[Pod, ...])
 LATE = 15.0
 """Seconds by which the news of a loss may be late: it is counted for the run in which it is heard."""
@@ -69,6 +69,10 @@ class Check:
         self.state: JobState | None = None
         """As stored."""
         self.counted: list[Transition] = []
+        self.taken_back: set[int] = set()
+        """Incarnations whose count a notice of preemption took back: nothing of them counts again."""
+        self.used = 0
+        """Counted failures that the budget has to bear."""
         self.asked: Counter[str] = Counter()
         self.done: Counter[str] = Counter()
         self.ordered: set[int] = set()
@@ -88,12 +92,12 @@ class Check:
     # --- the store -------------------------------------------------------------------------------------------------------------------
 
     def backup(self) -> History:
-        return (self.state, list(self.counted), self.asked.copy(), self.done.copy())
+        return (self.state, list(self.counted), set(self.taken_back), self.used, self.asked.copy(), self.done.copy())
 
     def restored(self, history: History) -> None:
         """The committed history is that of the backup again."""
-        self.state, counted, asked, done = history
-        self.counted, self.asked, self.done = list(counted), asked.copy(), done.copy()
+        self.state, counted, taken_back, self.used, asked, done = history
+        self.counted, self.taken_back, self.asked, self.done = list(counted), set(taken_back), asked.copy(), done.copy()
 
     def stored(self, stream: Stream, messages: list[Message], client: Client | None) -> None:
         if stream.name != "CTL" or not messages[0].subject.endswith(".state") or not messages[0].data:
@@ -151,8 +155,9 @@ class Check:
         if phase is not new.phase:
             self.problem(f"OneStory: the story ends in {phase}, the head is in {new.phase}")
         counted = sum(line.counted for line in lines)
-        if new.failures - old.failures != counted:
-            self.problem(f"CountIsTold: failures {old.failures} -> {new.failures}, {counted} counted in the story")
+        self.used += counted - self._returned(before, after)
+        if new.failures != self.used:
+            self.problem(f"CountIsTold: failures {old.failures} -> {new.failures}, {counted} counted in the story, {self.used} in all")
         if new.era == old.era:
             if new.cursor < old.cursor and new.era == f"era{self.world.eras}":  # a restored store counts its reports from a lower number
                 self.problem(f"CursorMonotonic: {old.cursor} -> {new.cursor} by {writer}")
@@ -168,8 +173,19 @@ class Check:
             self._end(new)
             self.world.ended()
 
+    def _returned(self, before: JobState, after: JobState) -> int:
+        """How much of the budget was given back in this commit: the last count, to a notice of preemption; or all of it, after a healthy run."""
+        head, last = after.head, self.counted[-1].incarnation if self.counted else -1
+        if head.countedPod == "" and head.countedIncarnation == last != -1 and last not in self.taken_back:
+            self.taken_back.add(last)
+            return 1
+        healthy = before.head.phase is head.phase is Phase.RUN_COMMAND and after.spec.retryResetAfter > 0 and not head.failures
+        return self.used if healthy and head.seqNum == before.head.seqNum else 0
+
     def _count(self, line: Transition) -> None:
         self.counted.append(line)
+        if line.incarnation in self.taken_back:
+            self.problem(f"TakenBackStays: incarnation {line.incarnation} counted again ({line.cause} {line.podName})")
         same = [other for other in self.counted if other.incarnation == line.incarnation]
         if len(same) > 1:
             self.problem(f"CountOncePerIncarnation: incarnation {line.incarnation} counted {len(same)} times")
@@ -178,9 +194,9 @@ class Check:
             self.problem(f"CountOnlyRealFailures: incarnation {line.incarnation} counted ({line.cause} {line.podName}), nothing of it was hurt")
 
     def _end(self, head: Head) -> None:
-        spent = len(self.counted) == head.maxRetry + 1
+        spent = self.used == head.maxRetry + 1
         if (head.failedReason is FailedReason.BUDGET) is not spent and head.mode is Mode.MANAGED:
-            self.problem(f"FailsExactly: {head.phase} ({head.failedReason}) with {len(self.counted)} counted of maxRetry {head.maxRetry}")
+            self.problem(f"FailsExactly: {head.phase} ({head.failedReason}) with {self.used} counted of maxRetry {head.maxRetry}")
         if head.phase is Phase.SUCCEED:
             incarnation = PLAIN if head.mode is Mode.PLAIN else head.incarnation
             training = self.world.trainings.get(incarnation)

@@ -10,7 +10,7 @@ from aegis_proto import messages, subjects
 from aegis_proto.messages import Era, Fact
 from aegis_proto.phases import FactKind, Phase
 from simulation import run, world
-from simulation.scenes import a_machine_is_lost_and_a_victim_is_heard_first, machine_of, told, when_it_runs
+from simulation.scenes import a_machine_is_lost_and_a_victim_is_heard_first, fails, machine_of, told, when_it_runs
 from simulation.world import Options, Result, World
 
 SEEDS = range(3)
@@ -140,3 +140,28 @@ def test_masters_that_die_and_stand_still_cost_no_budget_and_no_restart(seed: in
     result = played(seed, play, replicas=3)
     assert (result.phase, result.counted) == ("Succeed", 0), run.tell(result)
     assert result.story and not any("i1 starts" in line for line in result.story), run.tell(result)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("at_once", [True, False], ids=["heard in one batch", "heard later"])
+def test_what_a_preempted_worker_did_to_its_peers_is_not_counted(seed: int, at_once: bool) -> None:
+    """Their error is stored first and is taken back, in the commit that counts it or in a later one."""
+
+    def play(scene: World) -> None:
+        def told_to_leave() -> None:
+            agent = machine_of(scene, "w0").agent
+            assert agent is not None and scene.check.state is not None
+            scene.check.harmed(60.0)
+            if at_once:
+                owner = scene.replicas[scene.check.state.head.owner.replica].process
+                owner.frozen = True
+                scene.later(0.9, scene.loop.resume, owner)
+            scene.network.cut([agent.process], 0.5)
+            scene.later(0.05, agent.terminate)
+            scene.later(0.1, fails, scene, "w1")
+
+        when_it_runs(scene, told_to_leave)
+
+    result = played(seed, play)
+    assert any("kind=takenBack" in line for line in result.story), run.tell(result)
+    assert (result.phase, result.retries) == ("Succeed", "0:0:0"), run.tell(result)
