@@ -20,6 +20,11 @@ import aegis_agent.checks.registry as r
 r.run_round.__kwdefaults__["table"] = (r.Check("slow", "slow_check", 60.0, ("bootcheck", "troubleshoot"), "sleeps"),)
 """
 
+PATIENT = """
+import aegis_agent.worker as w
+w.AHEAD = 30.0
+"""
+
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[NatsServer]:
@@ -69,10 +74,13 @@ async def gone(agent: Agent, master: ScriptedMaster) -> StoppedData:
 async def test_the_notice_is_stored_before_the_command_is_told(
     server: NatsServer, master: ScriptedMaster, tmp_path: Path, agents: list[Agent]
 ) -> None:
-    """The errors of its peers, which begin when the command ends, come after it in the stream. The command has the grace of preemption to save."""
+    """The errors of its peers, which begin when the command ends, come after it in the stream. The command has the grace of preemption to save.
+
+    The agent waits as long as it takes here: on a busy machine, a second may be too short.
+    """
     told, saved = tmp_path / "told", tmp_path / "saved"
     script = f"trap 'date +%s%3N > {told}; sleep 0.3; echo saved > {saved}; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
-    agent = Agent(tmp_path / "agent", task_of(server, "sh", "-c", script, stopGrace=0.1, preemptGrace=30.0))
+    agent = Agent(tmp_path / "agent", task_of(server, "sh", "-c", script, stopGrace=0.1, preemptGrace=30.0), {}, PATIENT)
     agents.append(agent)
     await running(master, agent)
     agent.process.terminate()

@@ -6,10 +6,10 @@ import asyncio
 import os
 import signal
 import sys
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import psutil
 import pytest
 import pytest_asyncio
 from aegis_agent.env import RunPlan
@@ -20,6 +20,7 @@ from aegis_agent.runner import Run, RunResult
 from aegis_agent.scope import end_scope
 from aegis_proto.phases import LostReason
 from agent_scripted_master import until
+from harness.waiting import until_sync
 
 UID = f"run-{os.getpid()}"
 
@@ -82,7 +83,8 @@ async def test_the_first_failing_rank_decides_and_the_others_are_ended_at_once(r
 async def test_a_signal_is_stronger_evidence_than_the_words_of_a_victim(reaper: Reaper, tmp_path: Path) -> None:
     made = Made(reaper, tmp_path, ["sh", "-c", "test $LOCAL_RANK = 0 && { echo 'Connection closed by peer' >&2; exit 1; }; kill -9 $$"], nproc=2)
     made.run.start()
-    time.sleep(0.3)  # both have ended before the loop sees either
+    ended = [psutil.Process(rank.child.pid) for rank in made.run._ranks]
+    until_sync(lambda: all(process.status() == psutil.STATUS_ZOMBIE for process in ended), 30.0, "both ended before the loop sees either")
     result = await made.run.result
     await made.run.stop()
     assert result.ending is not None and (result.ending.reason, result.rank) == (LostReason.SIGNAL, 3)
