@@ -71,7 +71,9 @@ class SlotKeeper:
         """Pod whose processes this daemon has verified gone, at the end of its last attempt in this slot."""
         self._process: subprocess.Popen[bytes] | None = None
         self._code: int | None = None
-        """Exit code of the agent that was collected last: a disk that is full may refuse to take it down at the first try."""
+        """Exit code of the agent that was collected last."""
+        self._unkept = False
+        """`record` is not on disk yet."""
         self._pidfd = -1
         self._wake = asyncio.Event()
         self._tail = Tail(files.log)
@@ -136,7 +138,8 @@ class SlotKeeper:
             else:
                 self.files.forget()  # nothing was started: the slot will be started anew
                 return
-        self.record = self.files.save(record)
+        self.record = record
+        self._unkept = not self._keep(record)
         self._watch(record)
         self._log.info("adopted", pod=record.pod, attempt=record.attempt, pid=record.pid, lives=self._lives())
 
@@ -175,8 +178,10 @@ class SlotKeeper:
             await self._stop(record)
         elif action is Action.SETTLE and record is not None:
             await self._settle(record)
-        elif action is Action.HOLD and record is not None and record.stage is Stage.RUNNING:
-            self._look(record)
+        elif action is Action.HOLD and record is not None:
+            self._unkept = self._unkept and not self._keep(record)
+            if record.stage is Stage.RUNNING:
+                self._look(record)
 
     # --- start -------------------------------------------------------------------------------------------------------------------
 
@@ -313,6 +318,8 @@ class SlotKeeper:
         self.changed()
 
     def _end(self, record: Record, message: str, code: int | None = None, clean: bool = True) -> Record:
+        """The record of an end. What is verified gone is told also when the disk refuses to keep it: a daemon that comes after this one finds no such
+        process either, and says the same. It is kept as soon as there is room."""
         word = self.files.word(record) if record.stage is not Stage.STARTING else Word()
         again = record.stage is Stage.GONE  # only `clean` and the message are news
         changes: dict[str, Any] = dict(stage=Stage.GONE, clean=clean)
@@ -323,7 +330,18 @@ class SlotKeeper:
             elif word.last:
                 changes |= dict(exitCode=word.code)
         changes["message"] = message or word.message or record.message
-        return self.files.save(msgspec.structs.replace(record, **changes))
+        ended = msgspec.structs.replace(record, **changes)
+        self._unkept = not self._keep(ended)
+        return ended
+
+    def _keep(self, record: Record) -> bool:
+        try:
+            self.files.save(record)
+        except OSError as error:
+            if not self._unkept:
+                self._log.error("the slot's record could not be kept", pod=record.pod, stage=record.stage.value, error=str(error))
+            return False
+        return True
 
     # --- watching ----------------------------------------------------------------------------------------------------------------
 
@@ -354,14 +372,15 @@ class SlotKeeper:
 
     def _look(self, record: Record) -> None:
         """Once a second: did the agent say that it is plain? Is its log too large?"""
-        self.files.rotate_log()
         seen = self.files.status_changed()
         if seen != self._status_seen:
             self._status_seen = seen
             word = self.files.word(record)
             if word.plain and not record.plain:
-                self.record = self.files.save(msgspec.structs.replace(record, plain=True, lastWord=word.text))
+                self.record = msgspec.structs.replace(record, plain=True, lastWord=word.text)
+                self._unkept = not self._keep(self.record)
                 self.changed()
+        self.files.rotate_log()
 
     def echo(self) -> None:
         """Pass on what the agent wrote since the last call."""

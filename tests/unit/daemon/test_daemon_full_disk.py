@@ -1,54 +1,99 @@
-"""A state directory that cannot be written for a while: an exit code survives it, and what is held is kept as soon as it can be."""
+"""What a daemon knows of its slot is told also while its state directory cannot be written, and is kept as soon as it can."""
 
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from aegis_agent import scope
 from aegis_agent.daemon.keeper import Launch, SlotKeeper
+from aegis_agent.daemon.reconcile import Action
 from aegis_agent.daemon.slotdir import Record, SlotDir, Stage
 from aegis_proto.messages import Slot
 
 
-async def test_the_exit_code_is_told_after_the_disk_was_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keeper = SlotKeeper(SlotDir(tmp_path, "0"), Launch(("true",), {}, "n1"), "boot", lambda: None, frozenset)
-    process = subprocess.Popen(["sleep", "0.2"])  # noqa: ASYNC220
-    start = scope.start_ticks(process.pid) or 0
-    keeper.record = record = keeper.files.save(Record("job", "uid-1", "w0", 1, Stage.RUNNING, process.pid, start, "boot"))
-    keeper._process = process
+class FullDisk:
+    """The folder of a slot on a disk without room, until `room`."""
+
+    def __init__(self, files: SlotDir, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.room = False
+        write = files.write
+
+        def refuse(name: str, data: bytes) -> None:
+            if not self.room:
+                raise OSError(28, "No space left on device")
+            write(name, data)
+
+        monkeypatch.setattr(files, "write", refuse)
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(["sleep", "600"])
+    yield process
+    process.kill()
     process.wait()
-    save, tries = keeper.files.save, []
 
-    def full(new: Record) -> Any:
-        tries.append(new)
-        if len(tries) == 1:
-            raise OSError(28, "No space left on device")
-        return save(new)
 
-    monkeypatch.setattr(keeper.files, "save", full)
-    with pytest.raises(OSError):
-        await keeper._settle(record)
-    await keeper._settle(record)
-    assert keeper.record is not None
-    assert (keeper.record.stage, keeper.record.exitCode) == (Stage.GONE, 0)
+def keeper_of(tmp_path: Path, told: list[str]) -> SlotKeeper:
+    return SlotKeeper(SlotDir(tmp_path, "0"), Launch(("true",), {}, "n1"), "boot", lambda: told.append("changed"), frozenset)
+
+
+def record_of(process: subprocess.Popen[bytes]) -> Record:
+    return Record("job", "uid-1", "w0", 1, Stage.RUNNING, process.pid, scope.start_ticks(process.pid) or 0, "boot")
+
+
+async def test_an_end_is_told_while_the_disk_is_full_and_kept_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sleeper: subprocess.Popen[bytes]
+) -> None:
+    told: list[str] = []
+    keeper = keeper_of(tmp_path, told)
+    keeper.record = record = keeper.files.save(record_of(sleeper))
+    keeper._process = sleeper
+    disk = FullDisk(keeper.files, monkeypatch)
+    sleeper.kill()
+    await keeper._perform(Action.SETTLE, None)
+    assert told and (keeper.status.state, keeper.status.signal, keeper.status.clean) == ("gone", 9, True)
+    await keeper._perform(Action.HOLD, None)
+    assert keeper.files.load() == record, "nothing could be kept"
+    disk.room = True
+    await keeper._perform(Action.HOLD, None)
+    assert keeper.files.load() == keeper.record
+
+
+async def test_a_daemon_that_starts_on_a_full_disk_takes_over_what_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sleeper: subprocess.Popen[bytes]
+) -> None:
+    keeper = keeper_of(tmp_path, [])
+    keeper.files.save(record_of(sleeper))
+    FullDisk(keeper.files, monkeypatch)
+    keeper.adopt()
+    assert (keeper.status.state, keeper.agent_pid) == ("running", sleeper.pid)
+    keeper.close()
+
+
+async def test_a_worker_that_went_plain_is_told_while_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sleeper: subprocess.Popen[bytes]
+) -> None:
+    told: list[str] = []
+    keeper = keeper_of(tmp_path, told)
+    keeper.record = keeper.files.save(record_of(sleeper))
+    (keeper.files.path / "status.json").write_text('{"uid":"uid-1","pod":"w0","attempt":1,"plain":true}')
+    FullDisk(keeper.files, monkeypatch)
+    await keeper._perform(Action.HOLD, None)
+    assert told and keeper.status.plain
 
 
 def test_what_is_held_is_kept_when_the_slot_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keeper = SlotKeeper(SlotDir(tmp_path, "0"), Launch(("true",), {}, "n1"), "boot", lambda: None, frozenset)
+    keeper = keeper_of(tmp_path, [])
     slot = Slot("job-a", "uid-1", "default", "w0", 1, 1, era="era-1", deed="deed")
-    write = keeper.files.write
-
-    def full(name: str, data: bytes) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(keeper.files, "write", full)
+    disk = FullDisk(keeper.files, monkeypatch)
     keeper.want(slot, 1000)
     record = Record("job-a", "uid-1", "w0", 1)
     assert (keeper.wanted, keeper.files.held(record)) == (slot, None)
-    monkeypatch.setattr(keeper.files, "write", write)
+    disk.room = True
     keeper.want(slot, 1000)
     held = keeper.files.held(record)
     assert held is not None and (held.deed, held.era) == ("deed", "era-1")
