@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from aegis_proto.messages import Number
 
 MAX_LINE = 4096
 MAX_PEERS = 256
@@ -29,7 +30,7 @@ class Request(msgspec.Struct, frozen=True):
     """One line from the child. `step` for progress and checkpoint, `seconds` for expect-long."""
 
     verb: str
-    step: int = -1
+    step: Number = -1
     seconds: float = 0.0
 
 

@@ -259,12 +259,17 @@ class Uplink:
             if self.connected:
                 await self.read_head()
 
+    def _lifetime(self) -> float:
+        """Seconds for which the JWT was given: both ends by the issuer's clock, so that with a wrong one here it is renewed as any other."""
+        claims = self._identity.claims
+        return float(claims["exp"] - claims["iat"]) if {"exp", "iat"} <= claims.keys() else self._expires - time.time()
+
     async def _renew(self) -> None:
         from aegis_bus.errors import BusError
 
         while self._expires:
             tries = 0
-            await asyncio.sleep(max(1.0, mode.renew_after(self._expires - time.time(), self._rng)))
+            await asyncio.sleep(max(1.0, mode.renew_after(self._lifetime(), self._rng)))
             while not self.told:
                 try:
                     jwt = await self._enrol()

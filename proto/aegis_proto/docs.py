@@ -112,7 +112,8 @@ def field_notes(module: ModuleType) -> dict[str, dict[str, tuple[str, str, str]]
             note = lines[(item.end_lineno or item.lineno) - 1][item.end_col_offset or 0 :].partition("#")[2].strip()
             if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and isinstance(after.value.value, str):
                 note = " ".join(after.value.value.split())
-            fields[item.target.id] = (ast.unparse(item.annotation), ast.unparse(item.value) if item.value else "", note)
+            kind = ast.unparse(item.annotation).replace("Number", "int")  # its bounds are in the schema
+            fields[item.target.id] = (kind, ast.unparse(item.value) if item.value else "", note)
     return found
 
 

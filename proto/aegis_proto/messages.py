@@ -6,7 +6,7 @@ Reads and writes nothing. `decode` refuses what is not a message of this or a lo
 from __future__ import annotations
 
 import hashlib
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -15,6 +15,10 @@ from aegis_proto.phases import FactKind, MessageType
 
 MAX_REPORT = 8192
 """Bytes of one report; larger things travel by BLOBS."""
+
+
+Number = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
+"""An integer that every JSON reader takes as it is, and that fits into a float: what a tenant tells is computed with."""
 
 
 class BadMessage(ValueError):
@@ -30,14 +34,14 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     type: MessageType
     phase: str = ""
     data: msgspec.Raw = msgspec.Raw(b"null")
-    timeStamp: int = 0  # ms
-    v: int = WIRE_VERSION
+    timeStamp: Number = 0  # ms
+    v: Number = WIRE_VERSION
     uid: str = ""
     era: str = ""
-    attempt: int = 0
+    attempt: Number = 0
     boot: str = ""
-    incarnation: int = 0
-    seqNum: int = 0
+    incarnation: Number = 0
+    seqNum: Number = 0
 
 
 class PendingData(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -46,16 +50,16 @@ class PendingData(msgspec.Struct, frozen=True, omit_defaults=True):
     podIP: str = ""
     nodeName: str = ""
     running: bool = False
-    incarnation: int = -1
-    exitCode: int | None = None
+    incarnation: Number = -1
+    exitCode: Number | None = None
     podUid: str = ""
-    stopped: int = -1
+    stopped: Number = -1
 
 
 class AckData(msgspec.Struct, frozen=True, omit_defaults=True):
     """ACK of an order round, about a second after the order; none when the round was answered (Finish, Error) before: the answer says the same."""
 
-    pid: int = 0
+    pid: Number = 0
 
 
 class CheckResult(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -64,7 +68,7 @@ class CheckResult(msgspec.Struct, frozen=True, omit_defaults=True):
     CheckType: str
     Pass: bool
     Result: str = ""
-    TimeStamp: int = 0  # ms
+    TimeStamp: Number = 0  # ms
     duration: float = 0.0  # seconds
     node: str = ""
     code: str = ""  # machine-readable finding
@@ -76,37 +80,37 @@ class CheckResponse(msgspec.Struct, frozen=True, omit_defaults=True):
 
     results: tuple[CheckResult, ...] = ()
     addr: str = ""
-    port: int = 0
+    port: Number = 0
     treeGone: bool = True
 
 
 class FinishData(msgspec.Struct, frozen=True, omit_defaults=True):
     """Finish of the command: all processes of this worker ended with 0."""
 
-    exitCode: int = 0
-    step: int = -1
+    exitCode: Number = 0
+    step: Number = -1
 
 
 class ErrorData(msgspec.Struct, frozen=True, omit_defaults=True):
     """Error: in `command`, the child failed; elsewhere, the worker could not diagnose."""
 
     reason: str = "error"  # phases.LostReason
-    exitCode: int | None = None
-    signal: int = 0
-    rank: int = -1
+    exitCode: Number | None = None
+    signal: Number = 0
+    rank: Number = -1
     message: str = ""  # one line, <= 500 characters
-    diedAt: int = 0  # ms
+    diedAt: Number = 0  # ms
     ranFor: float = 0.0  # seconds
-    pids: int = 0
+    pids: Number = 0
 
 
 class StoppedData(msgspec.Struct, frozen=True, omit_defaults=True):
     """The child of `incarnation` and its whole tree are gone (or `clean` is false: something would not die)."""
 
-    incarnation: int = -1
+    incarnation: Number = -1
     clean: bool = True
     leaving: bool = False
-    exitCode: int | None = None
+    exitCode: Number | None = None
     reason: str = ""
     """With `leaving`: `preempted` when the platform takes the pod away."""
 
@@ -117,7 +121,7 @@ class HangData(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: str = "hang"
     cleared: bool = False
     silence: float = 0.0  # seconds
-    rank: int = -1
+    rank: Number = -1
     message: str = ""
 
 
@@ -125,14 +129,14 @@ class Heartbeat(msgspec.Struct, frozen=True, omit_defaults=True):
     """Core NATS, every 5 s. Judged by arrival and by a rising (boot, n); never by comparing two clocks."""
 
     boot: str
-    n: int
-    attempt: int = 0
-    incarnation: int = 0
-    seqNum: int = 0
+    n: Number
+    attempt: Number = 0
+    incarnation: Number = 0
+    seqNum: Number = 0
     running: bool = False
-    step: int = -1
-    queued: int = 0  # reports not yet acknowledged by the bus
-    checkpoint: int = -1  # step of the last complete checkpoint, where the training told it
+    step: Number = -1
+    queued: Number = 0  # reports not yet acknowledged by the bus
+    checkpoint: Number = -1  # step of the last complete checkpoint, where the training told it
 
 
 class Fact(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -274,7 +274,7 @@ async def test_the_child_tells_its_steps_and_may_not_do_more(server: NatsServer,
         "s = socket.socket(socket.AF_UNIX); s.connect(os.environ['AEGIS_CONTROL_SOCKET']); f = s.makefile('rw')\n"
         "def ask(**r):\n    f.write(json.dumps(r) + '\\n'); f.flush(); return json.loads(f.readline())\n"
         "print(ask(verb='progress', step=41), ask(verb='progress', step=42), ask(verb='checkpoint', step=40), ask(verb='expect-long', seconds=60))\n"
-        "print(ask(verb='stop'), ask(verb='taint'), ask(verb=3), flush=True)\n"
+        "print(ask(verb='progress', step=10**400), ask(verb='stop'), ask(verb='taint'), ask(verb=3), flush=True)\n"
         "time.sleep(600)"
     )
     agent = Agent(tmp_path / "agent", task_of(server, sys.executable, "-c", script))

@@ -224,3 +224,26 @@ def test_the_last_word_of_a_replaced_attempt_frees_its_place() -> None:
     assert not take(lost, "stopped", body(lost, "ACK", "stop", StoppedData(0), boot="boot9")).events
     unclean = take(lost, "stopped", body(lost, "ACK", "stop", StoppedData(0, clean=False))).events
     assert not machine.step(lost, unclean[0], 2100)[0].pod(1).gone
+
+
+@pytest.mark.parametrize("number", ["1" + "0" * 400, "18446744073709551615", "-1" + "0" * 400])
+@pytest.mark.parametrize(
+    ("kind", "type_", "phase", "data"),
+    [
+        ("finish", "Finish", "command", '{"exitCode":0,"step":%s}'),
+        ("error", "Error", "command", '{"reason":"error","exitCode":%s}'),
+        ("pending", "ACK", "", '{"podIP":"10.0.0.9","stopped":%s}'),
+    ],
+)
+def test_a_number_that_nothing_can_be_computed_with_is_a_dead_letter(kind: str, type_: str, phase: str, data: str, number: str) -> None:
+    state = running()
+    sent = body(state, type_, phase, AckData(), boot="boot1").replace(b"{}", (data % number).encode())
+    assert number.encode() in sent
+    taken = take(state, kind, sent)
+    assert not taken.events and taken.bad
+
+
+@pytest.mark.parametrize("field", ["n", "step", "checkpoint", "incarnation", "attempt"])
+def test_a_heartbeat_with_such_a_number_is_none(field: str) -> None:
+    with pytest.raises(messages.BadMessage):
+        messages.decode(messages.Heartbeat, b'{"boot":"b","n":1,"%s":1%s}' % (field.encode(), b"0" * 400))
