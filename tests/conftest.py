@@ -1,3 +1,19 @@
 """Fixtures for all tests: see `harness/`."""
 
+from __future__ import annotations
+
+import signal
+
+import pytest
+
 pytest_plugins = ["harness.bus", "harness.site"]
+
+DEFAULTS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
+
+
+@pytest.fixture(autouse=True, scope="session")
+def signals_are_heard() -> None:
+    """Tests that are started in the background (`&`, nohup) inherit ignored signals, and so would every process that they start."""
+    for number, default in DEFAULTS.items():
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, default)
