@@ -4,7 +4,7 @@ aegis-agent -c 'the user's command line, as it was'
 aegis-agent run [--nproc-per-node N] ... [--] cmd ...
 aegis-agent worker --task FILE          (started by the node daemon; - is stdin)
 aegis-agent node ...                    (the node daemon)
-aegis-agent check list | run NAME
+aegis-agent check list | run NAME...|all [--json]
 aegis-agent parse TOOL FILE [--json]
 aegis-agent ctl status [--socket PATH]
 """
@@ -179,7 +179,7 @@ def _node(rest: Sequence[str]) -> int:
 
 
 def _check(rest: Sequence[str]) -> int:
-    from aegis_agent.checks.registry import command_line
+    from aegis_agent.checks.command import main as command_line
 
     return command_line(rest)
 

@@ -79,6 +79,10 @@ class Draft:
     def has(self, code: str, item: str) -> bool:
         return (code, item) in self._findings
 
+    def has_any(self) -> bool:
+        """Whether anything is wrong or unread so far."""
+        return bool(self._findings or self._unreadable)
+
     def done(self) -> Parsed:
         if not self.items and not self._findings and not self._unreadable:
             self.unread("nothing of this tool's output was recognised")

@@ -13,7 +13,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from aegis_proto.messages import CheckResult
@@ -25,15 +25,43 @@ from aegis_agent.scope import VARIABLE, end_scope
 log = logging.getLogger(__name__)
 
 
+def always() -> bool:
+    return True
+
+
+def accelerators() -> bool:
+    """A vendor's driver is here, or somebody expects it to be. Two system calls: it is on the way of every recovery."""
+    return bool(os.environ.get("AEGIS_CHECKS_EXPECTED_GPUS")) or any(map(os.path.exists, ("/dev/nvidiactl", "/dev/kfd", *OTHERS)))
+
+
+def adapters() -> bool:
+    """An RDMA adapter is here, or somebody expects one."""
+    if os.environ.get("AEGIS_CHECKS_EXPECTED_PORTS"):
+        return True
+    try:
+        return bool(os.listdir("/sys/class/infiniband"))
+    except OSError:
+        return False
+
+
+OTHERS = ("/dev/davinci_manager", "/dev/mxcd", "/dev/cambricon_ctl")
+"""Device nodes of Ascend, MetaX and Cambricon."""
+ROUNDS = ("bootcheck", "troubleshoot")
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One row: `module` is run with `python -m`, for at most `deadline` seconds, in the rounds named."""
+    """One row: `module` is run with `python -m`, for at most `deadline` seconds (DESIGN.md §5), in the rounds named where it `applies`.
+
+    Without rounds it runs only by hand: what costs a recovery more than a tenth of a second is not on its way.
+    """
 
     name: str
     module: str
     deadline: float
-    rounds: tuple[str, ...] = ("bootcheck", "troubleshoot")
+    rounds: tuple[str, ...] = ROUNDS
     about: str = ""
+    applies: Callable[[], bool] = always
 
 
 CHECKS: tuple[Check, ...] = (
@@ -43,7 +71,28 @@ CHECKS: tuple[Check, ...] = (
         10.0,
         about="the agent lives, no process of an earlier run is left, working directory and /dev/shm can be written",
     ),
+    Check("io", "aegis_agent.checks.io", 30.0, (), "each mount takes data, syncs it and gives it back; free space, read-only, stalls, kernel lines"),
+    Check(
+        "gpu",
+        "aegis_agent.checks.gpu",
+        66.0,
+        about="every GPU is here and answers: ECC, row remap, retired pages, clocks, heat, NVLink, PCIe, Xids of this boot",
+        applies=accelerators,
+    ),
+    Check("runtime", "aegis_agent.checks.runtime", 30.0, (), "the user's python: torch, CUDA, NCCL, cuDNN, and the driver under them"),
+    Check(
+        "rdma",
+        "aegis_agent.checks.rdma",
+        25.0,
+        about="RDMA ports: state, rate, expected set, counters that rise",
+        applies=adapters,
+    ),
+    Check("memory", "aegis_agent.checks.memory", 10.0, (), "errors of the host's memory (EDAC), machine checks"),
+    Check("contention", "aegis_agent.checks.contention", 10.0, (), "what neighbours take: pressure, stolen time, throttling (warns, never fails)"),
 )
+MOST_OUTPUT = 1 << 20
+"""Bytes a check may print; one that prints more is ended."""
+MOST_VALUES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,27 +114,33 @@ async def run_check(reaper: Reaper, check: Check, context: Context, environ: Map
     begun = time.monotonic()
     ours, theirs = socket.socketpair()
     reader, writer = await asyncio.open_unix_connection(sock=ours, limit=1 << 20)
-    output = b""
+    told = os.memfd_create("context", os.MFD_CLOEXEC)  # not the socket: one that closes it unread would take its own answer along
+    os.write(told, json.dumps(asdict(context)).encode() + b"\n")
+    os.lseek(told, 0, os.SEEK_SET)
+    output, size = b"", 0
     child = None
     code, note = "", ""
     try:
         env = {**without_secrets(environ), VARIABLE: scope}
-        child = reaper.spawn(
-            [sys.executable, "-m", check.module], env=env, stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=theirs.fileno(), helper=True
-        )
+        child = reaper.spawn([sys.executable, "-m", check.module], env=env, stdin=told, stdout=theirs.fileno(), stderr=theirs.fileno(), helper=True)
         theirs.close()
-        writer.write(json.dumps(asdict(context)).encode() + b"\n")
         async with asyncio.timeout(check.deadline):
             while chunk := await reader.read(65536):
+                size += len(chunk)
                 output = (output + chunk)[-65536:]
+                if size > MOST_OUTPUT:
+                    raise OverflowError
             status = await asyncio.shield(child.exit)
         if status != 0:
             code, note = "crashed", f"the check ended with {status}"
     except TimeoutError:
         code, note = "timeout", f"no answer within {check.deadline:g} s"
+    except OverflowError:
+        code, note = "tooMuchOutput", f"the check printed more than {MOST_OUTPUT >> 20} MiB"
     except OSError as error:
         code, note = "cannotRun", str(error)
     finally:
+        os.close(told)
         theirs.close()
         writer.close()
         if child is not None and child.alive:
@@ -99,12 +154,13 @@ def _result(check: Check, output: bytes, *, code: str, note: str, seconds: float
     answer: dict[str, object] = {}
     try:
         answer = json.loads(lines[-1]) if lines else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     if not isinstance(answer, dict) or not isinstance(answer.get("pass"), bool):
         answer = {"pass": False, "result": note or (lines[-1] if lines else "no answer"), "code": code or "crashed"}
     if code:
-        answer |= {"pass": False, "code": code, "result": note}
+        last = lines[-1] if lines and code == "crashed" and not answer.get("values") else ""
+        answer |= {"pass": False, "code": code, "result": f"{note}: {last}" if last else note}
     values = answer.get("values")
     return CheckResult(
         CheckType=check.name,
@@ -113,44 +169,22 @@ def _result(check: Check, output: bytes, *, code: str, note: str, seconds: float
         TimeStamp=time.time_ns() // 1_000_000,
         duration=round(seconds, 4),
         node=node,
-        code=str(answer.get("code", "")),
-        values={str(key): float(value) for key, value in values.items()} if isinstance(values, dict) else {},
+        code=str(answer.get("code", ""))[:80],
+        values=numbers(values),
     )
+
+
+def numbers(values: object) -> dict[str, float]:
+    """The finite numbers of what a check gave as values, at most MOST_VALUES."""
+    if not isinstance(values, dict):
+        return {}
+    good = {str(key)[:80]: float(value) for key, value in values.items() if isinstance(value, int | float) and abs(value) < 1e300}
+    return dict(list(good.items())[:MOST_VALUES])
 
 
 async def run_round(
     reaper: Reaper, round_name: str, context: Context, environ: Mapping[str, str], *, scope: str, table: Sequence[Check] = CHECKS
 ) -> list[CheckResult]:
-    """All checks of a round, side by side."""
-    chosen = [check for check in table if round_name in check.rounds]
+    """All checks of a round that apply here, side by side."""
+    chosen = [check for check in table if round_name in check.rounds and check.applies()]
     return list(await asyncio.gather(*(run_check(reaper, check, context, environ, f"{scope}-{check.name}") for check in chosen)))
-
-
-def command_line(argv: Sequence[str]) -> int:
-    """`aegis-agent check list` and `aegis-agent check run NAME [--json]`: 0 passed, 1 failed, 2 usage."""
-    as_json = "--json" in argv
-    words = [word for word in argv if word != "--json"]
-    if words[:1] == ["list"] or not words:
-        rows = [{"name": check.name, "deadline": check.deadline, "rounds": check.rounds, "about": check.about} for check in CHECKS]
-        print(json.dumps(rows) if as_json else "\n".join(f"{row['name']:<12} {row['deadline']:>5.0f} s  {row['about']}" for row in rows))
-        return 0
-    check = named(words[1]) if len(words) == 2 and words[0] == "run" else None
-    if check is None:
-        known = ", ".join(row.name for row in CHECKS)
-        sys.stderr.write(f"usage: aegis-agent check list | run NAME [--json]   (known: {known})\n")
-        return 2
-
-    async def once(check: Check) -> CheckResult:
-        reaper = Reaper()
-        reaper.open()
-        context = Context(scope="", cwd=os.getcwd(), agent=os.getpid())
-        return await run_check(reaper, check, context, os.environ, f"check.{os.getpid()}.0.{check.name}")
-
-    result = asyncio.run(once(check))
-    if as_json:
-        import msgspec
-
-        print(msgspec.json.encode(result).decode())
-    else:
-        print(f"{'ok  ' if result.Pass else 'fail'}  {result.CheckType}: {result.Result} ({result.duration:.2f} s)")
-    return 0 if result.Pass else 1

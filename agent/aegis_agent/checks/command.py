@@ -1,0 +1,58 @@
+"""`aegis-agent check list [--json]` and `aegis-agent check run NAME...|all [--json]`: the checks by hand, run as a round runs them.
+
+Exit codes: 0 all passed (warnings are shown), 1 a check failed, 2 usage: an unknown name. JSON: one CheckResult a line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+import msgspec
+from aegis_proto.messages import CheckResult
+
+from aegis_agent.checks.registry import CHECKS, Check, Context, named, run_check
+from aegis_agent.reaper import Reaper
+
+
+def main(argv: Sequence[str]) -> int:
+    """Arguments after `aegis-agent check`."""
+    as_json = "--json" in argv
+    words = [word for word in argv if word != "--json"]
+    if words == ["list"] or not words:
+        print(listing(as_json))
+        return 0
+    chosen = list(CHECKS) if words == ["run", "all"] else [check for word in words[1:] if (check := named(word)) is not None]
+    if words[0] != "run" or not chosen or (words != ["run", "all"] and len(chosen) != len(words) - 1):
+        known = ", ".join(row.name for row in CHECKS)
+        sys.stderr.write(f"usage: aegis-agent check list | run NAME...|all [--json]   (known: {known})\n")
+        return 2
+    results = asyncio.run(run_all(chosen))
+    for result in results:
+        print(msgspec.json.encode(result).decode() if as_json else text(result))
+    return 0 if all(result.Pass for result in results) else 1
+
+
+def listing(as_json: bool) -> str:
+    rows = [
+        {"name": check.name, "deadline": check.deadline, "rounds": check.rounds, "applies": check.applies(), "about": check.about} for check in CHECKS
+    ]
+    if as_json:
+        return json.dumps(rows)
+    return "\n".join(f"{row['name']:<12} {row['deadline']:>5.0f} s  {row['about']}" for row in rows)
+
+
+def text(result: CheckResult) -> str:
+    word = "fail" if not result.Pass else "warn" if result.code else "ok"
+    return f"{word:<4}  {result.CheckType}: {result.Result} ({result.duration:.2f} s)"
+
+
+async def run_all(checks: Sequence[Check]) -> list[CheckResult]:
+    """Side by side, as in a round."""
+    reaper = Reaper()
+    reaper.open()
+    context = Context(scope="", cwd=os.getcwd(), agent=os.getpid())
+    return list(await asyncio.gather(*(run_check(reaper, check, context, os.environ, f"check.{os.getpid()}.0.{check.name}") for check in checks)))

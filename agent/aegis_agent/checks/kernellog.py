@@ -1,0 +1,66 @@
+"""The kernel's log of this boot, from /dev/kmsg or a file, as lines "[seconds.micros] message". Reads only; never waits.
+
+A container may not read it: then that is said and nothing is judged by it. A ring that has turned over does not reach back to the boot: that is
+said too.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import time
+from typing import NamedTuple
+
+RECORD = re.compile(r"^(?P<level>\d+),(?P<seq>\d+),(?P<us>\d+),[^;]*;(?P<text>[^\n]*)")
+STAMP = re.compile(r"^\[ *(?P<s>\d+\.\d+)\]")
+MOST_BYTES = 32 << 20
+
+
+class KernelLog(NamedTuple):
+    """`why`: why there is none, or ""; `whole`: it reaches back to the start of this boot."""
+
+    lines: tuple[str, ...]
+    why: str = ""
+    whole: bool = True
+
+
+def read(path: str = "/dev/kmsg") -> KernelLog:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        return KernelLog((), f"kernel log {path}: {error.strerror}", False)
+    records: list[str] = []
+    size = 0
+    try:
+        while size < MOST_BYTES:
+            try:
+                chunk = os.read(fd, 65536)
+            except OSError as error:
+                if error.errno == errno.EPIPE:  # overwritten while we read: the next read goes on behind it
+                    continue
+                if error.errno != errno.EAGAIN:
+                    return KernelLog((), f"kernel log {path}: {error.strerror}", False)
+                break
+            if not chunk:
+                break
+            size += len(chunk)
+            records.append(chunk.decode("utf-8", "replace"))
+    finally:
+        os.close(fd)
+    lines = []
+    first: int | None = None
+    for line in "".join(records).split("\n"):
+        match = RECORD.match(line)
+        if match:
+            first = int(match["seq"]) if first is None else first
+            lines.append(f"[{int(match['us']) / 1e6:12.6f}] {match['text']}")
+        elif line and not line.startswith(" "):  # continuation lines hold keys and values of the record
+            lines.append(line)
+    return KernelLog(tuple(lines), "", not first)
+
+
+def age(line: str) -> float | None:
+    """Seconds since a stamped line was written; None without a stamp."""
+    match = STAMP.match(line)
+    return time.clock_gettime(time.CLOCK_MONOTONIC) - float(match["s"]) if match else None

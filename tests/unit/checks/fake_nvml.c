@@ -1,0 +1,56 @@
+/* A libnvidia-ml.so.1 that tells what FAKE_NVML says ("0.failed=1 1.lost=1 count=2"), so that NVIDIA's own bindings run against it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static long fact(int gpu, const char *name, long otherwise) {
+    char key[64];
+    const char *all = getenv("FAKE_NVML"), *at;
+    if (!all) return otherwise;
+    if (gpu >= 0) snprintf(key, sizeof key, " %d.%s=", gpu, name); else snprintf(key, sizeof key, " %s=", name);
+    at = strstr(all, key);
+    return at ? strtol(at + strlen(key), 0, 0) : otherwise;
+}
+static int gpu_of(void *device) { return (int)(long)device - 1; }
+static int state(void *device) { return fact(gpu_of(device), "lost", 0) ? 15 : fact(gpu_of(device), "reset", 0) ? 16 : 0; }
+#define ALIVE if (state(d)) return state(d)
+
+int nvmlInitWithFlags(unsigned flags) { if (fact(-1, "hang", 0)) for (;;) ; return (int)fact(-1, "init", 0); }
+int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+int nvmlShutdown(void) { return 0; }
+const char *nvmlErrorString(int code) { static char text[32]; snprintf(text, sizeof text, "error %d", code); return text; }
+int nvmlSystemGetDriverVersion(char *text, unsigned size) { snprintf(text, size, "550.54.15"); return 0; }
+int nvmlDeviceGetCount_v2(unsigned *n) { *n = (unsigned)fact(-1, "count", 2); return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **d) { if (fact((int)i, "nohandle", 0)) return 15; *d = (void *)(long)(i + 1); return 0; }
+struct pci { char legacy[16]; unsigned domain, bus, device, id, sub; char bus_id[32]; };
+int nvmlDeviceGetPciInfo_v3(void *d, struct pci *p) {
+    ALIVE;
+    memset(p, 0, sizeof *p);
+    snprintf(p->bus_id, sizeof p->bus_id, "00000000:%02X:00.0", 0x10 + gpu_of(d));
+    return 0;
+}
+int nvmlDeviceGetUUID(void *d, char *text, unsigned size) { ALIVE; snprintf(text, size, "GPU-%d", gpu_of(d)); return 0; }
+int nvmlDeviceGetName(void *d, char *text, unsigned size) { ALIVE; snprintf(text, size, "NVIDIA H100"); return 0; }
+int nvmlDeviceGetTemperature(void *d, int sensor, unsigned *t) { ALIVE; *t = (unsigned)fact(gpu_of(d), "temp", 40); return 0; }
+int nvmlDeviceGetTemperatureThreshold(void *d, int kind, unsigned *t) { ALIVE; *t = 90; return 0; }
+int nvmlDeviceGetTotalEccErrors(void *d, int type, int counter, unsigned long long *n) {
+    ALIVE;
+    if (fact(gpu_of(d), "eccbroken", 0)) return 999;
+    *n = (unsigned long long)fact(gpu_of(d), "ecc", 0);
+    return 0;
+}
+int nvmlDeviceGetRemappedRows(void *d, unsigned *c, unsigned *u, unsigned *p, unsigned *f) {
+    ALIVE;
+    if (fact(gpu_of(d), "old", 0)) return 3;
+    *c = 0, *u = (unsigned)fact(gpu_of(d), "remapped", 0), *p = (unsigned)fact(gpu_of(d), "pending", 0), *f = (unsigned)fact(gpu_of(d), "failed", 0);
+    return 0;
+}
+int nvmlDeviceGetCurrentClocksThrottleReasons(void *d, unsigned long long *r) { ALIVE; *r = (unsigned long long)fact(gpu_of(d), "reasons", 0); return 0; }
+int nvmlDeviceGetCurrPcieLinkWidth(void *d, unsigned *n) { ALIVE; *n = (unsigned)fact(gpu_of(d), "width", 16); return 0; }
+int nvmlDeviceGetMaxPcieLinkWidth(void *d, unsigned *n) { ALIVE; *n = 16; return 0; }
+int nvmlDeviceGetNvLinkState(void *d, unsigned link, unsigned *active) {
+    ALIVE;
+    if (link >= 4) return 2;
+    *active = fact(gpu_of(d), "dark", -1) != (long)link;
+    return 0;
+}

@@ -1,0 +1,119 @@
+"""The GPU check against NVIDIA's real bindings, over a library that we compile; the tools of others as scripts that print what those printed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from check_machine import kernel_record, run_program
+
+CC = shutil.which("cc")
+pytestmark = pytest.mark.skipif(CC is None, reason="SKIPPED: no C compiler: the fake NVML cannot be built")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("pynvml", reason="SKIPPED: nvidia-ml-py is not installed")
+    folder = tmp_path_factory.mktemp("nvml")
+    source = Path(__file__).with_name("fake_nvml.c")
+    subprocess.run([str(CC), "-shared", "-fPIC", "-o", str(folder / "libnvidia-ml.so.1"), str(source)], check=True)
+    return folder
+
+
+def gpu(library: Path, tmp_path: Path, facts: str = "", **env: str) -> dict[str, Any]:
+    return run_program("gpu", tmp_path, {"LD_LIBRARY_PATH": str(library), "FAKE_NVML": f" {facts}", **env})
+
+
+def test_healthy_gpus_pass(library: Path, tmp_path: Path) -> None:
+    answer = gpu(library, tmp_path, AEGIS_CHECKS_EXPECTED_GPUS="2")
+    assert (answer["pass"], answer["code"], answer["values"]["gpus"]) == (True, "", 2.0), answer
+    assert answer["values"]["margin_celsius 0"] == 50.0
+
+
+@pytest.mark.parametrize(
+    ("facts", "code", "item"),
+    [
+        ("1.lost=1", "gpu_lost", "GPU 1"),
+        ("1.nohandle=1", "gpu_lost", "GPU 1"),
+        ("0.reset=1", "gpu_requires_reset", "GPU 0"),
+        ("0.failed=1 0.remapped=8", "row_remap_failed", "10:00.0"),
+        ("1.old=1 1.ecc=3", "ecc_uncorrected", "11:00.0"),
+        ("1.dark=2", "nvlink_inactive", "11:00.0: links 2 of 4"),
+        ("init=18", "driver_library_mismatch", "node"),
+        ("init=9", "driver_not_loaded", "node"),
+        ("count=1", "gpu_count", "1 of 2 GPUs"),
+        ("1.eccbroken=1", "unknown", "11:00.0 ECC"),
+    ],
+)
+def test_a_gpu_that_cannot_be_trained_on_fails_and_is_named(library: Path, tmp_path: Path, facts: str, code: str, item: str) -> None:
+    answer = gpu(library, tmp_path, facts, AEGIS_CHECKS_EXPECTED_GPUS="2")
+    assert not answer["pass"] and code in (answer["code"], *answer["result"].split()) and item in answer["result"], answer
+
+
+@pytest.mark.parametrize(
+    ("facts", "code"),
+    [
+        ("0.ecc=3 0.remapped=1", "ecc_uncorrected"),  # the driver has remapped it: judged by the state
+        ("0.pending=1", "row_remap_pending"),
+        ("0.reasons=0x40", "throttle_hw_thermal_slowdown"),
+        ("0.temp=91", "gpu_hot"),
+        ("0.width=8", "pcie_width"),
+    ],
+)
+def test_what_does_not_stop_a_training_is_only_a_warning(library: Path, tmp_path: Path, facts: str, code: str) -> None:
+    answer = gpu(library, tmp_path, facts)
+    assert answer["pass"] and answer["code"] == code, answer
+
+
+def test_one_lost_gpu_does_not_hide_the_others(library: Path, tmp_path: Path) -> None:
+    answer = gpu(library, tmp_path, "count=3 0.lost=1 2.failed=1")
+    assert "gpu_lost" in answer["result"] and "row_remap_failed 00000000:12:00.0" in answer["result"], answer
+
+
+def test_an_xid_of_this_boot_counts_and_the_state_of_remapping_beats_its_event(library: Path, tmp_path: Path) -> None:
+    log = tmp_path / "kmsg"
+    log.write_text(kernel_record("NVRM: Xid (PCI:0000:10:00): 64, pid='<unknown>', name=<unknown>, row remap failure"))
+    answer = gpu(library, tmp_path, AEGIS_CHECKS_KERNEL_LOG=str(log))
+    assert answer["pass"] and "the state of the remapping decides" in answer["result"], answer
+    log.write_text(kernel_record("NVRM: Xid (PCI:0000:11:00): 79, pid=1, name=python, GPU has fallen off the bus."))
+    answer = gpu(library, tmp_path, AEGIS_CHECKS_KERNEL_LOG=str(log))
+    assert not answer["pass"] and "xid_79 0000:11:00" in answer["result"], answer
+    log.write_text(kernel_record("NVRM: Xid (PCI:0000:11:00): 13, pid=1, name=python, Graphics Exception"))
+    assert gpu(library, tmp_path, AEGIS_CHECKS_KERNEL_LOG=str(log))["pass"]
+
+
+def test_no_gpu_is_fine_only_where_none_is_expected(tmp_path: Path) -> None:
+    answer = run_program("gpu", tmp_path, {"PATH": str(tmp_path)})
+    assert answer["pass"] and answer["result"].startswith("not applicable"), answer
+    answer = run_program("gpu", tmp_path, {"PATH": str(tmp_path), "AEGIS_CHECKS_EXPECTED_GPUS": "8"})
+    assert not answer["pass"] and "0 of 8 GPUs" in answer["result"], answer
+
+
+def test_a_setting_that_cannot_be_read_is_said_and_accuses_nobody(tmp_path: Path) -> None:
+    answer = run_program("gpu", tmp_path, {"PATH": str(tmp_path), "AEGIS_CHECKS_EXPECTED_GPUS": "eight"})
+    assert answer["pass"] and answer["code"] == "settings" and "AEGIS_CHECKS_EXPECTED_GPUS='eight'" in answer["result"]
+
+
+NPU = """\
++------------------------------------------------------------------------------------------------+
+| npu-smi 23.0.rc2                 Version: 23.0.rc2                                              |
++---------------------------+---------------+----------------------------------------------------+
+| NPU   Name                | Health        | Power(W)    Temp(C)           Hugepages-Usage(page)|
+| Chip                      | Bus-Id        | AICore(%)   Memory-Usage(MB)  HBM-Usage(MB)        |
++===========================+===============+====================================================+
+| 0     910B                | {health}| 90.2        43                0    / 0             |
+| 0                         | 0000:C1:00.0  | 0           0    / 0          3162 / 65536         |
++===========================+===============+====================================================+
+"""
+
+
+def test_another_vendors_tool_is_asked_and_its_alarm_fails(tmp_path: Path) -> None:
+    tool = tmp_path / "npu-smi"
+    for health, passed in (("OK            ", True), ("Critical      ", False)):
+        tool.write_text("#!/bin/sh\n/bin/cat <<'E'\n" + NPU.format(health=health) + "E\n")
+        tool.chmod(0o755)
+        answer = run_program("gpu", tmp_path, {"PATH": str(tmp_path)})
+        assert answer["pass"] is passed and answer["values"]["gpus"] == 1.0, answer

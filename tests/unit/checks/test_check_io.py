@@ -1,0 +1,89 @@
+"""The check of storage: what is broken is named, what is well passes, and one dead mount hides nothing of the others."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aegis_agent.checks import io, kernellog
+from aegis_agent.checks.answer import Answer
+from aegis_agent.checks.settings import Mount, from_environment
+from check_machine import kernel_record, lay, run_program
+
+
+def judged(seen: dict[str, Any]) -> dict[str, Any]:
+    answer = Answer("io")
+    io.judge(answer, "/data", seen)
+    return answer.line()
+
+
+def test_a_writable_folder_passes_and_nothing_is_left_in_it(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    answer = run_program("io", tmp_path, {"AEGIS_CHECKS_MOUNTS": str(data)})
+    assert answer["pass"], answer
+    assert list(data.iterdir()) == [] and answer["values"][f"seconds {data}"] > 0
+
+
+def test_a_mount_that_is_not_there_or_not_mounted_fails_and_is_named(tmp_path: Path) -> None:
+    answer = run_program("io", tmp_path, {"AEGIS_CHECKS_MOUNTS": f"{tmp_path}/gone,{tmp_path}:mount"})
+    assert not answer["pass"] and f"mount_missing {tmp_path}/gone" in answer["result"] and "nothing is mounted there" in answer["result"]
+
+
+def test_a_mount_that_does_not_answer_is_named_and_the_others_are_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stalled(mount: Mount) -> dict[str, Any]:
+        if mount.path == "/stalled":
+            signal.pause()
+        return {"seconds": 0.1}
+
+    monkeypatch.setattr(io, "probe", stalled)
+    answers = io.probe_all([Mount("/stalled"), Mount("/well")], 5.0)
+    assert answers["/stalled"]["code"] == "mount_stalled" and answers["/well"] == {"seconds": 0.1}
+    assert not judged(answers["/stalled"])["pass"]
+
+
+def test_data_that_comes_back_changed_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "pread", lambda fd, size, at: b"x" * size)
+    assert io.probe(Mount(str(tmp_path)))["code"] == "data_corrupt"
+
+
+def test_little_space_warns_and_none_fails() -> None:
+    space = {"size": 10 << 40, "inodes": 1000, "inodes_free": 500, "seconds": 0.1}
+    assert (judged({**space, "free": 5 << 40})["code"], judged({**space, "free": 5 << 40})["pass"]) == ("", True)
+    assert (judged({**space, "free": 1 << 39})["code"], judged({**space, "free": 1 << 39})["pass"]) == ("disk_nearly_full", True)
+    assert (judged({**space, "free": 1 << 20})["code"], judged({**space, "free": 1 << 20})["pass"]) == ("disk_full", False)
+    assert judged({**space, "free": 5 << 40, "inodes_free": 1})["code"] == "inodes_full"
+    assert judged({**space, "free": 5 << 40, "inodes": 0, "inodes_free": 0})["pass"]  # btrfs counts none
+
+
+def test_a_kernel_line_about_storage_fails_while_it_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "kmsg"
+    line = "EXT4-fs (sda1): Remounting filesystem read-only"
+    log.write_text(kernel_record(line))
+    answer = run_program("io", tmp_path, {"AEGIS_CHECKS_KERNEL_LOG": str(log)})
+    assert not answer["pass"] and answer["code"] == "fs_readonly", answer
+    monkeypatch.setattr(kernellog, "age", lambda line: 90000.0)
+    later = Answer("io")
+    io.kernel_lines(later, from_environment({"AEGIS_CHECKS_KERNEL_LOG": str(log)}))
+    assert later.line()["pass"] and "earlier in this boot: fs_readonly" in later.line()["result"]
+
+
+def test_a_kernel_log_that_may_not_be_read_is_said_and_fails_nothing(tmp_path: Path) -> None:
+    answer = run_program("io", tmp_path, {"AEGIS_CHECKS_KERNEL_LOG": str(tmp_path / "none")})
+    assert answer["pass"] and "No such file" in answer["result"]
+
+
+def test_a_process_in_uninterruptible_sleep_is_stuck_only_if_it_never_runs(tmp_path: Path) -> None:
+    status = "Name:\t{name}\nState:\t{state}\nVmSize:\t 100 kB\nvoluntary_ctxt_switches:\t7\nnonvoluntary_ctxt_switches:\t0\n"
+    lay(
+        tmp_path,
+        {
+            "11/status": status.format(name="python", state="D (disk sleep)"),
+            "12/status": status.format(name="bash", state="S (sleeping)"),
+            "13/status": "Name:\tkworker\nState:\tD (disk sleep)\n",
+        },
+    )
+    assert io.stuck(str(tmp_path), pause=0.0) == {11: "python"}

@@ -1,0 +1,120 @@
+"""A check is a program that can be killed, and what it prints is not trusted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from aegis_agent.checks import registry
+from aegis_agent.checks.registry import CHECKS, Check, Context, run_check, run_round
+from aegis_agent.procs import processes
+from aegis_agent.reaper import Reaper
+from aegis_proto.messages import CheckResult
+
+DEADLINES = {"io": 30.0, "gpu": 66.0, "rdma": 25.0}
+"""The seed's budgets in seconds."""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    return tmp_path / "program_under_test.py"
+
+
+async def result_of(program: Path, text: str, deadline: float = 60.0) -> CheckResult:
+    program.write_text(text)
+    reaper = Reaper()
+    reaper.open()
+    environ = {**os.environ, "PYTHONPATH": f"{program.parent}:{os.environ.get('PYTHONPATH', '')}:{':'.join(sys.path)}"}
+    try:
+        check = Check("io", program.stem, deadline)
+        return await run_check(reaper, check, Context("", str(program.parent), os.getpid()), environ, f"check.{os.getpid()}.0.{program.parent.name}")
+    finally:
+        reaper.close()
+
+
+async def test_a_check_that_does_not_answer_is_ended_with_its_tree_and_is_a_finding(program: Path) -> None:
+    pids = program.parent / "pids"
+    result = await result_of(
+        program,
+        f"""
+import os, subprocess, time
+child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+with open({str(pids)!r} + ".new", "w") as file:
+    file.write(f"{{os.getpid()}} {{child.pid}}")
+os.rename({str(pids)!r} + ".new", {str(pids)!r})
+time.sleep(600)
+""",
+        deadline=5.0,
+    )
+    assert (result.Pass, result.code, result.CheckType) == (False, "timeout", "io")
+    assert not set(map(int, pids.read_text().split())) & set(processes())
+
+
+async def test_output_without_end_is_cut_and_a_finding(program: Path) -> None:
+    result = await result_of(program, "while True: print('x' * 100000)")
+    assert (result.Pass, result.code) == (False, "tooMuchOutput")
+
+
+@pytest.mark.parametrize("line", ["", "nonsense", "[1]", "[" * 60000, '{"pass": "yes"}', '{"pass": null}'])
+async def test_an_answer_that_is_none_never_passes(program: Path, line: str) -> None:
+    assert (await result_of(program, f"print({line!r})")).Pass is False
+
+
+async def test_a_check_that_dies_after_it_passed_did_not_pass(program: Path) -> None:
+    result = await result_of(program, """print('{"pass": true}', flush=True); import os; os.abort()""")
+    assert (result.Pass, result.code) == (False, "crashed")
+
+
+async def test_a_check_that_cannot_start_says_why(program: Path) -> None:
+    result = await result_of(program, "import no_such_module")
+    assert (result.Pass, result.code) == (False, "crashed") and "No module named 'no_such_module'" in result.Result
+
+
+async def test_only_finite_numbers_are_values(program: Path) -> None:
+    result = await result_of(program, """print('{"pass": true, "values": {"a": 1, "b": "x", "c": NaN, "d": 1e999, "e": [2]}}')""")
+    assert result.Pass and result.values == {"a": 1.0}
+
+
+async def test_a_round_runs_what_applies_here() -> None:
+    reaper = Reaper()
+    reaper.open()
+    try:
+        table = [row for row in CHECKS if row.name == "process"] + [Check("gpu", "no.such.module", 60.0, applies=lambda: False)]
+        results = await run_round(
+            reaper, "troubleshoot", Context("", os.getcwd(), os.getpid()), os.environ, scope=f"check.{os.getpid()}", table=table
+        )
+    finally:
+        reaper.close()
+    assert [(result.CheckType, result.Pass) for result in results] == [("process", True)]
+
+
+def test_the_budgets_are_the_seeds_and_costly_checks_are_not_on_the_way_of_a_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {check.name: check.deadline for check in CHECKS if check.name in DEADLINES} == DEADLINES
+    monkeypatch.delenv("AEGIS_CHECKS_EXPECTED_GPUS", raising=False)
+    monkeypatch.setattr(os.path, "exists", lambda path: False)
+    assert not registry.accelerators()
+    monkeypatch.setenv("AEGIS_CHECKS_EXPECTED_GPUS", "8")
+    assert registry.accelerators()
+    assert {check.name for check in CHECKS if check.rounds} == {"process", "gpu", "rdma"}
+
+
+async def test_checks_of_a_round_run_side_by_side(tmp_path: Path) -> None:
+    """Each waits for the other's file: in a row they would wait for ever."""
+    for me, other in (("one", "two"), ("two", "one")):
+        (tmp_path / f"meet_{me}.py").write_text(
+            f"import os, time\nopen({str(tmp_path / me)!r}, 'w').close()\nwhile not os.path.exists({str(tmp_path / other)!r}): time.sleep(0.01)\n"
+            "print('{\"pass\": true}')\n"
+        )
+    reaper = Reaper()
+    reaper.open()
+    environ = {**os.environ, "PYTHONPATH": f"{tmp_path}:{':'.join(sys.path)}"}
+    try:
+        table = [Check("one", "meet_one", 60.0), Check("two", "meet_two", 60.0)]
+        context = Context("", str(tmp_path), os.getpid())
+        results = await asyncio.wait_for(run_round(reaper, "bootcheck", context, environ, scope=f"check.{os.getpid()}", table=table), 100)
+    finally:
+        reaper.close()
+    assert all(result.Pass for result in results), results
