@@ -41,7 +41,7 @@ class ReportWriter:
         data = PendingData(
             podIP=address,
             nodeName=self.task.node,
-            running=run is not None and run.alive,
+            running=run is not None and stands(run),
             incarnation=run.plan.incarnation if run is not None else -1,
             exitCode=exit_code(run),
             stopped=run.plan.incarnation if run is not None and run.gone is not None and run.gone.clean else -1,
@@ -129,6 +129,11 @@ class ReportWriter:
         )
         put = self.queue.put_late if late else self.queue.put
         put(subjects.report(self.task.job, self.task.pod, kind.value), message)
+
+
+def stands(run: Run) -> bool:
+    """The run goes on, or has ended well by itself: a new era takes it over as it is. Nobody has begun to stop it, and none of its ranks failed."""
+    return not run.stop_asked and (not run.result.done() or run.result.result().ending is None)
 
 
 def exit_code(run: Run | None) -> int | None:

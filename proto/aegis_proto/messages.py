@@ -45,7 +45,8 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PendingData(msgspec.Struct, frozen=True, omit_defaults=True):
-    """ACK without a round: "I am here". `running`/`incarnation` let a new era adopt a training that never stopped."""
+    """ACK without a round: "I am here". `running`/`incarnation` let a new era adopt a training that never stopped; one that has ended well by itself
+    counts as running."""
 
     podIP: str = ""
     nodeName: str = ""

@@ -269,6 +269,26 @@ async def test_the_loss_of_the_whole_store_with_training_running_is_adopted(tmp_
         assert (await h.ended(job2, 60)).head.phase == "Succeed"
 
 
+async def test_what_had_finished_when_the_store_was_lost_is_not_done_again(tmp_path: Path) -> None:
+    async with house(tmp_path, nodes=3, masters=2) as h:
+        job, folder, _ = await start(h, "finished", 3)
+        (folder / "exit-w0-0").write_text("0")
+        await h.when(job, lambda s: s.pod(0).finished, 30, "w0 has finished")
+        era = await _lose_the_store(h)
+        (folder / "exit-w1-0").write_text("0")  # while nobody knows the job
+
+        async def adopted() -> bool:
+            assert h.admin is not None
+            loaded = await JobStore(h.admin).load(job)
+            return loaded is not None and loaded.state.head.phase == "RunCommand"
+
+        await until(adopted, 90, "adopted")
+        (folder / "finish").touch()
+        state = await h.ended(job, 60)
+        assert (state.head.phase, state.head.era, state.head.incarnation, state.head.recoverCount) == ("Succeed", era, 0, 0), await h.describe(job)
+        assert not list(folder.glob("run-w*-1-*"))
+
+
 async def test_a_daemon_cannot_invent_a_job_by_saying_that_it_holds_one(tmp_path: Path) -> None:
     async with house(tmp_path, nodes=1) as h:
         assert h.admin is not None

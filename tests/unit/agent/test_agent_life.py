@@ -268,6 +268,31 @@ async def test_after_a_loss_of_the_store_it_says_what_runs(server: NatsServer, m
     assert children(agent) == [child]
 
 
+@pytest.mark.parametrize("how", [(0, False, True), (3, False, False), (0, True, False)])
+async def test_after_a_loss_of_the_store_a_run_that_has_ended_well_by_itself_stands(
+    server: NatsServer, master: ScriptedMaster, tmp_path: Path, agents: list[Agent], how: tuple[int, bool, bool]
+) -> None:
+    code, stopped, stands = how
+    flag = tmp_path / "end"
+    agent = Agent(tmp_path / "agent", task_of(server, "sh", "-c", f"trap 'exit 0' TERM; while ! test -e {flag}; do sleep 0.05; done; exit {code}"))
+    agents.append(agent)
+    await running(master, agent, incarnation=7)
+    if stopped:
+        await master.order(OrderPhase.STOP, incarnation=7)
+        await master.report("stopped")
+    else:
+        flag.touch()
+        await master.report("finish" if code == 0 else "error", where=lambda m: m.phase == "command")
+    master.era, master.seq = "01B", 0
+    await master.order(OrderPhase.WAIT, incarnation=0)
+    pending = await master.data("pending", where=lambda m: m.era == "01B")
+    assert (pending.running, pending.incarnation) == (stands, 7)
+    if stands:  # taken over: it says its end again, and runs nothing
+        await master.order(OrderPhase.COMMAND, incarnation=7, masterAddr="127.0.0.1", masterPort=23001)
+        await master.report("finish", where=lambda m: m.era == "01B" and m.seqNum == master.seq)
+        assert children(agent) == []
+
+
 async def test_the_child_tells_its_steps_and_may_not_do_more(server: NatsServer, master: ScriptedMaster, tmp_path: Path, agents: list[Agent]) -> None:
     script = (
         "import json, os, socket, time\n"
