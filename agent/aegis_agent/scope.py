@@ -25,6 +25,7 @@ __all__ = [
     "descendants",
     "end",
     "end_scope",
+    "in_group",
     "live",
     "members",
     "processes",
@@ -134,16 +135,34 @@ class Patience:
             await asyncio.wait((exited,))
 
 
+def in_group(procs: Iterable[Proc], group: int) -> set[tuple[int, int]]:
+    """(pid, start) of those in this process group now."""
+    found = set()
+    for proc in procs:
+        try:
+            if os.getpgid(proc.pid) == group:
+                found.add((proc.pid, proc.start))
+        except OSError:  # gone meanwhile
+            continue
+    return found
+
+
 async def end(
-    find: Callable[[], dict[int, Proc]], patience: Patience, *, limit: float = GONE_LIMIT, kill_all: Callable[[], None] | None = None
+    find: Callable[[], dict[int, Proc]],
+    patience: Patience,
+    *,
+    limit: float = GONE_LIMIT,
+    told: Iterable[tuple[int, int]] = (),
+    kill_all: Callable[[], None] | None = None,
 ) -> Ended:
     """End all that `find` finds: SIGTERM (and SIGCONT, a stopped one must hear it), later SIGKILL, until two sweeps in a row are empty.
 
+    `told` (pid, start) have had their SIGTERM: for many trainings a second one means "do not save, go".
     `kill_all` is cgroup.kill where a cgroup is ours. What is still there `limit` seconds after SIGKILL is reported as left.
     """
     begun = time.monotonic()
     hard_since: float | None = None
-    told: set[tuple[int, int]] = set()
+    told = set(told)
     killed: set[tuple[int, int]] = set()
     empty = 0
     while True:

@@ -202,7 +202,7 @@ def _read_file(path: Path, shown: str, trusted: bool) -> Iterator[tuple[str, Any
             raise ConfigError(f"E130 {where}: unknown section [{section}].{hint}")
         if not isinstance(table, dict):
             raise ConfigError(f"E130 {where}: [{section}] is a section, not a value")
-        if not trusted and section in UNTRUSTED_MAY_NOT_SET:
+        if not trusted and table and section in UNTRUSTED_MAY_NOT_SET:
             raise ConfigError(
                 f"E130 {where}: [{section}] may not be set by the file of the working folder (a cloned folder is not trusted). "
                 "Put it into ~/.config/aegis/aegis.toml, or name the file with --config"

@@ -73,7 +73,13 @@ _ROWS = [
         "An operator raises max_bytes of the stream CTL, or waits until old jobs have aged out (7 days after their end).",
         CONFLICT,
     ),
-    Code("E107", "request not understood", "Command line and services are of different versions.", "aegis status shows the versions.", USAGE),
+    Code(
+        "E107",
+        "request not understood",
+        "A word or a value that this command does not take; or command line and services of different versions.",
+        "aegis COMMAND --help; aegis status shows the versions.",
+        USAGE,
+    ),
     Code(
         "E108",
         "the service did not answer",

@@ -219,7 +219,8 @@ def parse(text: str | bytes, namespace: str = "") -> JobSpec:
 def from_mapping(document: object, namespace: str = "") -> JobSpec:
     """A decoded job file -> JobSpec, validated; SpecError with every problem."""
     if not isinstance(document, Mapping):
-        raise SpecError([Problem("E117", "", f"E117 a job file is a mapping of fields, this is {type(document).__name__}")])
+        what = "empty" if document is None else type(document).__name__
+        raise SpecError([Problem("E117", "", f"E117 a job file is a mapping of fields, this is {what}")])
     flat = _flatten(document)
     problems: list[Problem] = []
     fields: dict[str, Any] = {}

@@ -111,7 +111,8 @@ def register(app: typer.Typer) -> None:
             try:
                 nkey = Identity.from_creds_file(file).public
             except (OSError, ValueError) as error:
-                raise CliError("E102", f"{file}: {error}") from None
+                why = error.strerror if isinstance(error, OSError) else error
+                raise CliError("E107", f"{file}: {why}") from None
         given = [bool(nkey), bool(node), bool(job or worker)]
         if sum(given) != 1 or bool(job) != bool(worker):
             raise CliError("E107", "name exactly one: FILE or --nkey, --node, or --job with --worker", exit=2)

@@ -20,6 +20,9 @@ def register(app: typer.Typer) -> None:
         keep: Annotated[bool, typer.Option("--keep", help="Leave the folder of the demo for reading.")] = False,
     ) -> int:
         """A real training, killed three ways, recovered: on virtual nodes of this machine, in about a minute."""
+        from aegis_cli.commands.run import check_report
         from aegis_cli.demo import show
 
+        if report is not None:
+            check_report(report)
         return show.main(env, report, keep)

@@ -139,6 +139,8 @@ def register(app: typer.Typer) -> None:
             tuple(cmd or ()), file, name, workers, nproc_per_node, max_retry, spares, tuple(environment or ()), checkpoint_dir, grace
         )
         start = prepare(env, wishes)
+        if report is not None:
+            check_report(report)
         if env.dry_run:
             env.out.document("Job", start.spec, plan(start), start.spec.name)
             return 0
@@ -235,6 +237,16 @@ async def keep_record(client: Client, detail: api.JobDetail) -> None:
     except (BusError, CliError):
         events = []
     past.keep(past.of(detail, events, time.time()))
+
+
+def check_report(path: Path) -> None:
+    """Refuse a --report that cannot be written before anything runs: afterwards it is too late to name another."""
+    if path.is_dir():
+        raise CliError("E107", f"--report {path}: is a folder, name a file in it")
+    if not path.absolute().parent.is_dir():
+        raise CliError("E107", f"--report {path}: there is no folder {path.absolute().parent}")
+    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise CliError("E107", f"--report {path}: may not be written")
 
 
 def write_report(path: Path, body: dict[str, object]) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 from aegis_bus import config as files
+from aegis_bus.settings import UNTRUSTED_MAY_NOT_SET
 
 from aegis_cli.errors import CliError, from_text
 from aegis_cli.options import Env, command
@@ -38,13 +39,14 @@ def shown(value: Any) -> str:
     if isinstance(value, tuple):
         return "[" + ", ".join(f'"{part}"' for part in value) + "]"
     if isinstance(value, float):
-        return f"{value:g}"
+        return f"{value:.0f}" if value.is_integer() else f"{value:g}"
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
 def template(config: files.Config) -> str:
     """A commented aegis.toml with every key and its default."""
     lines = ["# Every key with its default. Durations: seconds, or 10min, 24h. aegis config check FILE tells mistakes."]
+    lines.append(f"# A file of the working folder may not set {', '.join(f'[{name}]' for name in UNTRUSTED_MAY_NOT_SET)}.")
     section = ""
     for key, value, _ in config.rows():
         head, _, name = key.partition(".")

@@ -177,6 +177,27 @@ async def test_a_preempted_run_gets_the_signal_and_its_grace(reaper: Reaper, tmp
     assert ended.clean and ended.killed == 0 and saved.read_text() == "saved\n"
 
 
+async def test_a_training_that_saves_when_told_to_stop_is_told_once(reaper: Reaper, tmp_path: Path) -> None:
+    script = f"""
+import signal, time
+heard = []
+signal.signal(signal.SIGTERM, lambda *_: heard.append(1))
+print("ready", flush=True)
+while not heard:
+    time.sleep(0.02)
+end = time.monotonic() + 0.6  # it saves
+while time.monotonic() < end:
+    time.sleep(0.02)
+open({str(tmp_path / "heard")!r}, "w").write(str(len(heard)))
+"""
+    made = Made(reaper, tmp_path, [sys.executable, "-c", script])
+    made.run.start()
+    await until(lambda: b"ready" in made.out.data, "script")
+    ended = await made.run.stop(10.0)
+    assert ended.clean
+    assert (tmp_path / "heard").read_text() == "1"
+
+
 async def test_a_kill_that_came_before_the_order_to_stop_is_not_ours(reaper: Reaper, tmp_path: Path) -> None:
     made = Made(reaper, tmp_path, ["sleep", "600"])
     made.run.start()

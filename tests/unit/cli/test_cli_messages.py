@@ -230,6 +230,37 @@ def test_precedence_flag_then_variable_then_file_and_the_origin_is_told(tmp_path
     assert "AEGIS_JOB_MAX_RETRY" in aegis("config", "show", "job", "--origin")[1]
 
 
+def test_the_file_that_config_init_writes_into_the_working_folder_stops_no_command(tmp_path: Path) -> None:
+    assert aegis("config", "init")[0] == 0
+    assert aegis("config", "check")[0] == 0
+    assert aegis("run", "--dry-run", "--", "true")[0] == 0
+    (tmp_path / "aegis.toml").write_text((tmp_path / "aegis.toml").read_text().replace("# servers", "servers"))
+    assert "a cloned folder is not trusted" in refused("config", "check")[1]
+
+
+def test_durations_are_shown_as_plain_numbers() -> None:
+    assert json.loads(aegis("config", "show", "lognexus.maxAge", "--json")[1])["items"][0]["value"] == 14 * 86400
+    assert " 1209600" in aegis("config", "show", "lognexus.maxAge")[1]
+
+
+@pytest.mark.parametrize(
+    "words", [("run", "--report", "none/x.json", "--", "true"), ("run", "--report", ".", "--", "true"), ("demo", "--report", ".")]
+)
+def test_a_report_that_cannot_be_written_is_refused_before_anything_runs(words: tuple[str, ...]) -> None:
+    status, err = refused(*words)
+    assert status == codes.USAGE
+    assert err.startswith("E107 --report")
+
+
+def test_a_credentials_file_that_is_not_there_is_said_plainly() -> None:
+    assert refused("creds", "revoke", "none.creds") == (codes.USAGE, "E107 none.creds: No such file or directory\n")
+
+
+def test_an_empty_job_file_is_called_empty(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("")
+    assert "this is empty" in refused("run", "-f", "job.yaml")[1]
+
+
 def test_config_init_writes_a_file_that_check_accepts_once_its_lines_are_used(tmp_path: Path) -> None:
     assert aegis("config", "init", "mine.toml")[0] == 0
     text = (tmp_path / "mine.toml").read_text()
