@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
@@ -35,11 +35,14 @@ _version_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A state as stored: `seq` is the sequence of its head (what the next commit expects), `time_ms` the server's time of that head."""
+    """A state as stored: `seq` is the sequence of its head (what the next commit expects), `time_ms` the server's time of that head.
+
+    After a write that set no deadline `time_ms` is 0: nothing needs it, so it is not asked for.
+    """
 
     state: JobState
     seq: int
-    time_ms: int
+    time_ms: int = field(compare=False)
 
 
 class JobStore:
@@ -137,7 +140,8 @@ class JobStore:
             seq = await self._settle(job, data, expect, error)
         metrics.COMMITS.labels("batch" if extra else "head").observe(time.perf_counter() - started)
         crashpoint("bus.after-commit")
-        return self._loaded(state, seq, await self._time_of(seq))
+        deadline = state.head.deadline
+        return self._loaded(state, seq, await self._time_of(seq) if deadline is not None and deadline.setAt == 0 else 0)
 
     async def _settle(self, job: str, data: bytes, expect: int, error: errors.BusError) -> int:
         """Did it happen? The head read through the leader says: ours (its sequence), the old one (not stored), another's (`WrongLastSequence`)."""

@@ -10,6 +10,7 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Callable
 
 from aegis_proto import messages, subjects
 from aegis_proto.messages import LeaseData
@@ -31,6 +32,8 @@ class Lease:
         self.replica = replica
         self.ttl = ttl
         self.lost = asyncio.Event()
+        self.on_change: Callable[[], None] = lambda: None
+        """Told whenever `lost` was set or cleared."""
         self._bus = bus
         self._subject = subjects.lease(replica)
         self._data = messages.encode(LeaseData(replica, service, host=socket.gethostname(), pid=os.getpid()))
@@ -49,6 +52,7 @@ class Lease:
         if self.lost.is_set():
             log.info("lease of %s: renewed again", self.replica)
             self.lost.clear()
+            self.on_change()
 
     async def _keep(self) -> None:
         while True:
@@ -61,6 +65,7 @@ class Lease:
             if time.monotonic() - self._renewed > self.ttl and not self.lost.is_set():
                 log.error("lease of %s lost: not renewed for %.0f s", self.replica, self.ttl)
                 self.lost.set()
+                self.on_change()
 
     async def stop(self) -> None:
         """Give the lease up, so that others need not wait for its end. Never raises for the bus being away."""

@@ -40,11 +40,12 @@ EXIT_OK, EXIT_FAILED, EXIT_NOT_ALLOWED, EXIT_UNREACHABLE = 0, 1, 4, 5
 
 
 class LoopLag:
-    """Measures how late the event loop is. `last_at` is the loop time of the last lag above `threshold` (-inf: none so far)."""
+    """Measures how late the event loop is. `last_at`: loop time of the last lag above `threshold` (-inf: none so far); `on_lag` is told of it."""
 
     def __init__(self, threshold: float = 1.0, interval: float = 0.5) -> None:
         self.threshold, self.interval = threshold, interval
         self.last_at = float("-inf")
+        self.on_lag: Callable[[], None] = lambda: None
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -56,6 +57,7 @@ class LoopLag:
             if lag > self.threshold:
                 self.last_at = loop.time()
                 log.warning("event loop was blocked (or this machine paused) for %.1f s", lag)
+                self.on_lag()
 
 
 class Service:

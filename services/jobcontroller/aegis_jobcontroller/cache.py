@@ -58,10 +58,10 @@ def matters(old: Head | None, new: Head) -> bool:
 
 
 class Cache:
-    """`changed()` gives an event that is set whenever a new plan or a new fact may be due. `ready` when everything was read once."""
+    """`changed` gives an event that is set whenever a new plan or a new fact may be due. `ready` when everything was read once."""
 
     def __init__(self, bus: Bus) -> None:
-        self._listeners: list[asyncio.Event] = []
+        self._listeners: list[tuple[asyncio.Event, tuple[str, ...]]] = []
         self.sequence = dict.fromkeys(FILTERS, 0)
         """Last sequence seen of each stream: after an own write, wait until it is here (`seen`)."""
         self._bus = bus
@@ -96,15 +96,17 @@ class Cache:
         """Everything was read once, era and heads on the present connection: behind a new one there may be another store."""
         return self._read_once >= {"NODES", "FLEET", "heads"} and not self._stale and self._heads_of == self._bus.generation
 
-    def changed(self) -> asyncio.Event:
-        """An event of the caller's own, to wait for and to clear."""
-        self._listeners.append(asyncio.Event())
-        return self._listeners[-1]
+    def changed(self, *of: str) -> asyncio.Event:
+        """An event of the caller's own, to wait for and to clear. `of`: only news of these (streams, "heads", "jobs", "beats"); none: of any."""
+        event = asyncio.Event()
+        self._listeners.append((event, of))
+        return event
 
-    def _touch(self) -> None:
+    def _touch(self, of: str) -> None:
         self._world = None
-        for event in self._listeners:
-            event.set()
+        for event, wanted in self._listeners:
+            if not wanted or of in wanted:
+                event.set()
 
     def could_not_hear(self) -> None:
         """A reconnect or a stall of this process: silence before now is not the nodes'."""
@@ -182,7 +184,7 @@ class Cache:
 
     async def _passed(self, stream: str, seq: int) -> None:
         self.sequence[stream] = seq
-        self._touch()
+        self._touch(stream)
         async with self._moved:
             self._moved.notify_all()
 
@@ -249,7 +251,7 @@ class Cache:
         node = subjects.token(msg.subject, 2)
         now = time.monotonic()
         if now - self._beats.get(node, 0.0) >= SILENT:
-            self._touch()
+            self._touch("beats")
         self._beats[node] = now
 
     async def on_head(self, msg: Msg) -> None:
@@ -316,7 +318,7 @@ class Cache:
             self._left.clear()
             self._read_once.add("heads")
             self._heads_of = generation
-            self._touch()
+            self._touch("heads")
             try:
                 async with asyncio.timeout(REREAD if era is not None else 1.0):  # without an era: a new store is being made just now
                     await self._reread.wait()
@@ -335,7 +337,7 @@ class Cache:
                 results = await asyncio.gather(*(self._load_one(name) for name in names))
                 if not all(results):
                     await asyncio.sleep(0.5)
-                self._touch()
+                self._touch("jobs")
 
     async def _load_one(self, name: str) -> bool:
         known = self._heads.get(name)

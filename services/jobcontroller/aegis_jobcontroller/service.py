@@ -70,9 +70,9 @@ class Controller:
         service.spawn(cache.reread_heads(), "heads")
         service.spawn(cache.load_jobs(), "load")
         service.spawn(self._listen(service), "hearing")
-        service.spawn(self._repeat(service, self._tell), "facts")
-        service.spawn(self._repeat(service, self._place), "placements")
-        service.spawn(self._repeat(service, self._adopt), "lost jobs")
+        service.spawn(self._repeat(service, self._tell, cache.changed()), "facts")
+        service.spawn(self._repeat(service, self._place, cache.changed()), "placements")
+        service.spawn(self._repeat(service, self._adopt, cache.changed("HELD", "heads")), "lost jobs")
         await Api(self._bus, cache, self.tell).start()
 
     async def _listen(self, service: Service) -> None:
@@ -84,9 +84,9 @@ class Controller:
                 generation, lag = self._bus.generation, service.lag.last_at
                 self.cache.could_not_hear()
 
-    async def _repeat(self, service: Service, work: Callable[[World], Awaitable[bool]]) -> None:
+    async def _repeat(self, service: Service, work: Callable[[World], Awaitable[bool]], changed: asyncio.Event) -> None:
         """Do `work` on the present world whenever that has changed, and every TICK; at once again when it says that it changed something itself."""
-        changed, pause = self.cache.changed(), PAUSE
+        pause = PAUSE
         while not service.stopping.is_set():
             try:
                 async with asyncio.timeout(TICK):

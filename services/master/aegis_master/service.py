@@ -37,6 +37,8 @@ from aegis_master.settings import MasterSettings, OwnerSettings
 from aegis_master.trace import Trace
 
 log = structlog.get_logger("aegis.master.service")
+READ_AGAIN = 0.2
+"""Seconds until era and heads are read again when they could not be."""
 HEADS_AGAIN = 300.0
 """Seconds between full reads of all heads (ended ones expire without a view)."""
 
@@ -78,8 +80,9 @@ class Master:
         self.ownership = Ownership(shared, self.heads, settings)
         self.heads.changed = self.ownership.job_changed
         self.api = Api(bus, self.store, self.ownership, Queries(bus, self.store, self.heads, self.ownership), settings)
-        self._lag_seen = float("-inf")
-        self._generation = bus.generation
+        self.lease.on_change = self._lease_changed
+        self._linked = asyncio.Event()
+        bus.on_link.append(self._linked.set)
 
     async def start(self) -> None:
         """Be ready to own jobs and to answer. BusError when the bus or its streams are not there."""
@@ -91,30 +94,36 @@ class Master:
 
     async def run(self, service: Service | None = None) -> None:
         """Everything that goes on beside the owners, until cancelled."""
+        if service is not None:
+            service.lag.on_lag = self._lagged
         async with asyncio.TaskGroup() as group:
             group.create_task(self.ownership.watch(), name="ownership")
-            group.create_task(self._watch_self(service), name="self")
+            group.create_task(self._watch_links(), name="links")
             group.create_task(self._watch_store(), name="store")
 
-    async def _watch_self(self, service: Service | None) -> None:
-        """Our own lease, our own lag, our own connection: when we may have missed something, nobody is judged."""
+    def _lease_changed(self) -> None:
+        """While our lease is lost we only wait: others may own what was ours."""
+        (self.may_write.clear if self.lease.lost.is_set() else self.may_write.set)()
+
+    def _lagged(self) -> None:
+        """We may not have heard for a while: nobody is judged."""
+        metrics.LAGS.inc()
+        self.ownership.quiet()
+
+    async def _watch_links(self) -> None:
+        """After each reconnect: we may have missed something, so nobody is judged, and era and heads are read anew."""
         while True:
-            await asyncio.sleep(0.2)
-            if self.lease.lost.is_set() == self.may_write.is_set():
-                (self.may_write.clear if self.lease.lost.is_set() else self.may_write.set)()
-            if service is not None and service.lag.last_at > self._lag_seen:
-                self._lag_seen = service.lag.last_at
-                metrics.LAGS.inc()
-                self.ownership.quiet()
-            if self.bus.connected and self.bus.generation != self._generation:
-                self._generation = self.bus.generation
-                self.ownership.quiet()
-                try:
-                    await self._read_era()
-                    await self.heads.load()
-                except errors.BusError as error:
-                    log.info("after a reconnect: not readable yet", error=str(error))
-                    self._generation = -1
+            await self._linked.wait()
+            self._linked.clear()
+            self.ownership.quiet()
+            try:
+                await self._read_era()
+                await self.heads.load()
+            except errors.BusError as error:
+                log.info("after a reconnect: not readable yet", error=str(error))
+                await asyncio.sleep(READ_AGAIN)
+                if self.bus.connected:
+                    self._linked.set()
 
     async def _watch_store(self) -> None:
         """Era and fill of the store."""

@@ -42,7 +42,8 @@ async def test_what_was_created_is_loaded(store: JobStore) -> None:
     created = await store.create(state)
     loaded = await store.load("j")
     assert loaded is not None
-    assert (loaded.state, loaded.seq, loaded.time_ms) == (state, created.seq, created.time_ms)
+    assert (loaded.state, loaded.seq) == (state, created.seq)
+    assert loaded.time_ms > 0
     assert [len(shard) for shard in loaded.state.shards] == [256, 256, 88]
     assert await store.load("k") is None
     assert [head.job for head in await store.list_jobs()] == ["j"]
@@ -82,7 +83,7 @@ async def test_the_time_is_the_servers_and_fills_the_deadline_of_the_commit_that
     reread = await store.load("j")
     assert reread is not None and reread.state.head.deadline == loaded.state.head.deadline
     later = await store.commit(loaded, loaded.state.with_head(cursor=1))
-    assert later.time_ms >= set_at
+    assert later.time_ms == 0, "nothing needs the time of this commit"
     assert later.state.head.deadline == Deadline("round", 60.0, 1, 0, set_at)
     reread = await store.load("j")
     assert reread is not None and reread.state.head.deadline == Deadline("round", 60.0, 1, 0, set_at)
@@ -183,7 +184,7 @@ async def test_an_unknown_commit_that_was_stored_is_found_by_reading(bus: Bus, s
     new = new.with_pod(1, Pod(ip="x")) if dirty else new
     committed = await lossy.commit(loaded, new)
     reread = await store.load("j")
-    assert reread is not None and (reread.state, reread.seq, reread.time_ms) == (new, committed.seq, committed.time_ms)
+    assert reread is not None and (reread.state, reread.seq) == (new, committed.seq)
     await store.commit(committed, committed.state.with_head(cursor=6))
 
 
