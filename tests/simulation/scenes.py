@@ -25,14 +25,14 @@ def told(play: Play, **options: Any) -> Scene:
     return Scene(play, {**settled, **options})
 
 
-def when(scene: World, holds: Callable[[], bool], work: Callable[[], None], after: float = 0.0) -> None:
-    """`work` once, `after` seconds after `holds` does."""
+def when(scene: World, holds: Callable[[], bool], work: Callable[[], None], after: float = 0.0, every: float = LOOK) -> None:
+    """`work` once, `after` seconds after `holds` does; it is looked `every` so many."""
 
     def look() -> None:
         if holds():
             scene.later(after, work)
         else:
-            scene.later(LOOK, look)
+            scene.later(every, look)
 
     look()
 

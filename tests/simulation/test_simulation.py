@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from simulation import run, world
+from simulation import coverage, run, test_rows, world
 from simulation.faults import WEIGHTS
 from simulation.mutants import MUTANTS, Mutant, applied
 from simulation.scenes import TOLD
@@ -42,6 +42,13 @@ def test_every_fault_happens_and_every_end_is_reached(played: run.Summary) -> No
         pytest.skip("one seed is replayed")
     assert [name for name in WEIGHTS if played.coverage.faults[name] < RARE] == []
     assert {"Succeed", "Failed(budget)", "Failed(boot)", "Failed(placing)", "Failed(stopped)"} <= set(played.ends)
+
+
+def test_every_row_and_event_is_taken_in_drawn_worlds_or_in_a_told_scene(played: run.Summary) -> None:
+    if played.seeds < SEEDS:
+        pytest.skip("one seed is replayed")
+    assert [row for row in coverage.ROWS if not played.coverage.rows[row] and row not in test_rows.ROWS] == []
+    assert [event for event in coverage.EVENTS if not played.coverage.events[event] and event not in test_rows.EVENTS] == []
 
 
 KNOWN = (11, 12, 40)
