@@ -225,7 +225,7 @@ class Cache:
             elif tokens[3] == "spec":
                 self._specs[tokens[2]] = checked.spec(decode(NodeSpec, item.data), tokens[2])
             elif tokens[3] == "status":
-                self._statuses[tokens[2]] = checked.status(decode(NodeStatus, item.data), tokens[2])
+                self._statuses[tokens[2]] = checked.status(decode(NodeStatus, item.data), tokens[2], item.time_ms)
         except BadMessage as error:
             metrics.UNREADABLE.labels(tokens[1] if tokens[1] == "place" else tokens[3]).inc()
             log.warning("%s: %s", item.subject, error)

@@ -13,6 +13,8 @@ LATEST = 253_402_300_799_000
 """ms since 1970: the last day that calendars know."""
 MAX_WORDS, MAX_LAST_WORD = 500, 2048
 """Characters of a daemon's sentence and of an agent's last word: both travel on in facts, which hold 8 KB."""
+SAME_CLOCK_MS = 2000
+"""A status is stored so soon after it was made; what differs more are the clocks."""
 STATES = ("empty", "running", "gone")
 
 
@@ -42,11 +44,15 @@ def spec(found: NodeSpec, node: str) -> NodeSpec:
     return msgspec.structs.replace(found, node=node)
 
 
-def status(found: NodeStatus, node: str) -> NodeStatus:
-    _require(is_id(node), f"node {node[:40]!r}")
+def status(found: NodeStatus, node: str, stored_ms: int) -> NodeStatus:
+    """`stored_ms`: when the server stored it. A daemon whose clock is evidently another one's has its dates told by the server's: how long before it
+    spoke something happened, it knows; a loss that seems older than it is would be taken for the cause of what came before it."""
+    _require(is_id(node) and _is_date(found.at), f"node {node[:40]!r}, or a date out of range")
     names = [entry.slot for entry in found.slots]
     _require(len(names) <= MAX_SLOTS and len(set(names)) == len(names), f"{len(names)} slots, or one twice")
-    return msgspec.structs.replace(found, node=node, slots=tuple(map(_slot_status, found.slots)))
+    wrong = stored_ms - found.at if found.at else 0
+    by = 0 if abs(wrong) < SAME_CLOCK_MS else wrong
+    return msgspec.structs.replace(found, node=node, slots=tuple(_dated(_slot_status(entry), by) for entry in found.slots))
 
 
 def held(found: Held, name: str) -> Held:
@@ -54,6 +60,10 @@ def held(found: Held, name: str) -> Held:
     _require(1 <= found.attempt <= MAX_ATTEMPT and 1 <= found.workers <= MAX_WORKERS, "held worker without attempt, or of no workers")
     _require(0 < len(found.uid) <= 64 and 0 < len(found.deed) <= 64 and len(found.era) <= 64, "held worker without uid or deed")
     return found
+
+
+def _dated(found: SlotStatus, by: int) -> SlotStatus:
+    return msgspec.structs.replace(found, at=max(1, found.at + by)) if by and found.at else found
 
 
 def _slot_status(found: SlotStatus) -> SlotStatus:

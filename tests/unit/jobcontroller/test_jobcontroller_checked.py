@@ -42,19 +42,19 @@ BAD_SLOTS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("change", BAD_SLOTS)
 def test_a_status_of_what_cannot_be_is_refused_whole(change: dict[str, Any]) -> None:
     with pytest.raises(BadMessage):
-        checked.status(NodeStatus("n1", "b", 1, (SlotStatus("1"), msgspec.structs.replace(GOOD, **change))), "n1")
-    assert checked.status(NodeStatus("n1", "b", 1, (SlotStatus("1"), GOOD)), "n1").slots[1] == GOOD
+        checked.status(NodeStatus("n1", "b", 1, (SlotStatus("1"), msgspec.structs.replace(GOOD, **change))), "n1", 9)
+    assert checked.status(NodeStatus("n1", "b", 1, (SlotStatus("1"), GOOD)), "n1", 9).slots[1] == GOOD
 
 
 def test_a_slot_is_told_once_and_at_most_32_are() -> None:
     for slots in ((GOOD, GOOD), tuple(SlotStatus(str(i)) for i in range(33))):
         with pytest.raises(BadMessage, match="slots"):
-            checked.status(NodeStatus("n1", "b", 1, slots), "n1")
+            checked.status(NodeStatus("n1", "b", 1, slots), "n1", 9)
 
 
 def test_long_words_of_a_daemon_are_cut_so_that_a_fact_holds_them() -> None:
     long = msgspec.structs.replace(GOOD, message="m" * 50000, lastWord="w" * 50000)
-    kept = checked.status(NodeStatus("n1", "b", 1, (long,)), "n1").slots[0]
+    kept = checked.status(NodeStatus("n1", "b", 1, (long,)), "n1", 9).slots[0]
     assert (len(kept.message), len(kept.lastWord)) == (checked.MAX_WORDS, checked.MAX_LAST_WORD)
 
 
@@ -96,3 +96,12 @@ def test_a_held_worker_that_cannot_be_is_refused(change: dict[str, Any]) -> None
         checked.held(msgspec.structs.replace(good, **change), "0")
     with pytest.raises(BadMessage):
         checked.held(good, "32")
+
+
+@pytest.mark.parametrize(("wrong", "told"), [(0, 0), (1500, 1500), (-1500, -1500), (-3_600_000, 0), (3_600_000, 0)])
+def test_a_loss_is_dated_by_the_server_when_the_daemon_s_clock_is_wrong(wrong: int, told: int) -> None:
+    """It happened 300 ms before the daemon spoke, whatever its clock says; a small difference may be the way to the server."""
+    server = 1_700_000_000_000
+    died = server - 300 + wrong
+    status = NodeStatus("n1", "b", 1, (SlotStatus("1"), msgspec.structs.replace(GOOD, state="gone", at=died)), at=server + wrong)
+    assert [slot.at for slot in checked.status(status, "n1", server).slots] == [0, server - 300 + told]
