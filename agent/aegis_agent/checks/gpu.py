@@ -13,6 +13,7 @@ import subprocess
 from typing import Any, cast
 
 from aegis_parsers import parse
+from aegis_parsers.ib.live import names
 from aegis_parsers.schema import Severity
 
 from aegis_agent.checks import kernellog, nvml
@@ -53,7 +54,7 @@ def judge_board(answer: Answer, board: nvml.Board) -> None:
     for what in board.unread:
         answer.unread(f"{where} {what}")
     if board.hidden:
-        answer.note(f"{where}: not allowed to read {', '.join(board.hidden)}")
+        answer.note(f"{where}: cannot be read: {', '.join(board.hidden)}")
     if board.remapped:
         _, uncorrectable, pending, failed = board.remapped
         if failed:
@@ -85,9 +86,6 @@ def judge_board(answer: Answer, board: nvml.Board) -> None:
     busy = limit("gpu.utilization_busy")
     if board.generation and board.generation[0] < board.generation[1] and (board.utilization or 0) > busy.value:
         answer.finding("pcie_speed", busy.severity, where, f"PCIe generation {board.generation[0]} of {board.generation[1]} under load")
-    dark = [link for link, active in board.links.items() if not active]
-    if dark and len(dark) < len(board.links):  # all inactive: a board without a bridge
-        answer.finding("nvlink_inactive", "critical", where, f"links {', '.join(map(str, dark))} of {len(board.links)} are inactive")
     if board.processes:
         stray = [pid for pid in board.processes if os.path.exists(f"/proc/{pid}")]
         named = f"processes {', '.join(map(str, stray[:8]))}" if stray else f"{len(board.processes)} processes that cannot be seen from here"
@@ -100,22 +98,41 @@ def slot(address: str) -> str:
     return match[1] if match else ""
 
 
-def read_nvidia(answer: Answer, expected: bool) -> tuple[int, set[str]]:
-    """How many NVIDIA GPUs were seen, and the slots whose row remapping could be read; findings of each."""
+def judge_links(answer: Answer, boards: list[nvml.Board]) -> None:
+    """Inactive NVLinks. One alone may be as it was built (a bridge over some of the links): it fails where a board of the same name has more."""
+    most: dict[str, int] = {}
+    for board in boards:
+        most[board.name] = max(most.get(board.name, 0), sum(board.links.values()))
+    for board in boards:
+        dark = [link for link, active in board.links.items() if not active]
+        if dark and most[board.name]:
+            severity: Severity = "critical" if len(board.links) - len(dark) < most[board.name] else "warning"
+            answer.finding("nvlink_inactive", severity, board.bus, f"links {', '.join(map(str, dark))} of {len(board.links)} are inactive")
+
+
+def present(settings: Settings) -> bool:
+    """A driver's device node of an accelerator is here, or one is expected."""
+    numbered = any(re.fullmatch(r"nvidia\d+", name) for name in names(settings.under("dev")))
+    return bool(settings.gpus) or numbered or any(os.path.exists(settings.under(node)) for node in NODES)
+
+
+def read_nvidia(answer: Answer, here: bool) -> tuple[int, list[nvml.Board]]:
+    """How many NVIDIA GPUs answer, and all that are listed; findings of each."""
     found = nvml.survey()
     if found.missing:
-        return (read_tool(answer, NVIDIA_SMI, "nvidia-smi-q") if shutil.which(NVIDIA_SMI[0]) else 0), set()
+        return (read_tool(answer, NVIDIA_SMI, "nvidia-smi-q") if here and shutil.which(NVIDIA_SMI[0]) else 0), []
     if found.failed:
         code, severity, text = found.failed
-        if expected or os.path.exists("/dev/nvidiactl") or code not in ("nvml_missing", "driver_not_loaded"):
+        others = any(shutil.which(program) for program, _, _ in TOOLS)
+        if here and not (others and code in ("nvml_missing", "driver_not_loaded")):
             answer.finding(code, cast(Severity, severity), "node", text)
-        return 0, set()
+        return 0, []
     for board in found.boards:
         judge_board(answer, board)
+    judge_links(answer, found.boards)
     if found.driver:
         answer.note(f"driver {found.driver}")
-    known = {slot(board.bus) for board in found.boards if board.remapped is not None}
-    return sum(board.lost is None or board.lost[1] == "warning" for board in found.boards), known
+    return sum(board.lost is None or board.lost[1] == "warning" for board in found.boards), found.boards
 
 
 def read_tool(answer: Answer, command: tuple[str, ...], parser: str) -> int:
@@ -139,27 +156,33 @@ def read_tool(answer: Answer, command: tuple[str, ...], parser: str) -> int:
     return len(cards)
 
 
-def kernel_events(answer: Answer, settings: Settings, remap_known: set[str]) -> None:
-    """Xids and GPU lines since the start of this boot."""
+def kernel_events(answer: Answer, settings: Settings, boards: list[nvml.Board], complete: bool) -> None:
+    """Xids and GPU lines since the start of this boot. With all expected boards here, those of another board are another tenant's."""
     log = kernellog.read(settings.kernel_log)
     if log.why:
         answer.note(log.why)
         return
     if not log.whole:
         answer.note("the kernel log does not reach back to the start of this boot")
+    remapping = {slot(board.bus) for board in boards if board.remapped is not None}
+    ours = {slot(board.bus) for board in boards}
     parsed = parse("dmesg", "\n".join(log.lines)) if log.lines else None
     for finding in parsed.findings if parsed else ():
         if not finding.code.startswith(("xid_", "sxid_", "gpu_", "amdgpu_")):
             continue
-        if finding.code in REMAP_EVENTS and slot(finding.item) in remap_known:
+        where = slot(finding.item)
+        if finding.code in REMAP_EVENTS and where in remapping:
             answer.note(f"{finding.code} on {finding.item}: the state of the remapping decides")
+        elif complete and where and where not in ours and not finding.code.startswith("sxid_"):
+            answer.note(f"{finding.code} on {finding.item}: not a GPU of this worker")
         else:
             answer.take(finding)
 
 
 def examine(answer: Answer, settings: Settings, context: dict[str, Any]) -> str:
-    seen, remap_known = read_nvidia(answer, bool(settings.gpus))
-    if not answer.draft.items:
+    here = present(settings)
+    seen, boards = read_nvidia(answer, here)
+    if not boards and here:
         for program, command, parser in TOOLS:
             if shutil.which(program):
                 seen += read_tool(answer, command, parser)
@@ -167,8 +190,8 @@ def examine(answer: Answer, settings: Settings, context: dict[str, Any]) -> str:
     answer.values["gpus"] = float(seen)
     if settings.gpus is not None and seen != settings.gpus:
         answer.finding("gpu_count", "fatal" if seen < settings.gpus else "warning", "node", f"{seen} of {settings.gpus} GPUs")
-    if seen or settings.gpus or answer.draft.items:
-        kernel_events(answer, settings, remap_known)
+    if seen or here:
+        kernel_events(answer, settings, boards, complete=bool(boards) and seen == settings.gpus)
         return f"{seen} GPUs"
     return "not applicable: no accelerator here, none expected"
 

@@ -25,8 +25,9 @@ GONE = {
 }
 """NVML's errors -> code and severity (names: nvml.h). leptonai/gpud#604: a text that is not known is not health; every other error is unread."""
 ABSENT = {"NVML_ERROR_NOT_SUPPORTED", "NVML_ERROR_FUNCTION_NOT_FOUND", "NVML_ERROR_INVALID_ARGUMENT", "NVML_ERROR_ARGUMENT_VERSION_MISMATCH"}
-"""The board, or this driver, does not have the value: normal. NO_PERMISSION is kept apart: it is noted."""
-HIDDEN = {"NVML_ERROR_NO_PERMISSION"}
+"""The board, or this driver, does not have the value: normal."""
+ESSENTIAL = {"handle", "PCI address", "temperature", "ECC", "remapped rows"}
+"""What a GPU that is well always tells. "Unknown error" elsewhere is usual in virtual machines (the host's side of PCIe): noted, no more."""
 MOST_LINKS = 18
 """NVLinks of a board at most (nvml.h, NVML_NVLINK_MAX_LINKS)."""
 
@@ -119,10 +120,11 @@ def read_board(pynvml: Any, index: int) -> Board:
             return answer
         if answer.name in GONE:
             board.lost = (*GONE[answer.name], f"{what}: {answer.text}")
-        elif answer.name in HIDDEN:
-            board.hidden.append(what)
         elif answer.name not in ABSENT:
-            board.unread.append(f"{what}: {answer.text}")
+            if what in ESSENTIAL and answer.name != "NVML_ERROR_NO_PERMISSION":
+                board.unread.append(f"{what}: {answer.text}")
+            else:
+                board.hidden.append(what)
         return None
 
     handle = get("handle", lambda: pynvml.nvmlDeviceGetHandleByIndex(index))

@@ -68,15 +68,15 @@ def judge_counters(answer: Answer, before: Sequence[PortReading], after: Sequenc
 
 def examine(answer: Answer, settings: Settings, context: dict[str, Any]) -> str:
     reader = Reader(settings.under("sys/class/infiniband"), settings.exclude_ports)
-    before, began = reader.poll(), time.monotonic()
-    if before:
-        time.sleep(WINDOW)
-    ports = reader.poll()
+    ports, began = reader.poll(), time.monotonic()
     answer.values["ports"] = float(len(ports))
     if not ports and not settings.ports and not settings.port_count:
         return "not applicable: no RDMA adapter here, none expected"
     judge(answer, ports, settings)
-    judge_counters(answer, before, ports, time.monotonic() - began)
+    if ports:
+        time.sleep(WINDOW)
+        # Only counters of the second reading: a port whose counters all fail is left alone in it.
+        judge_counters(answer, ports, reader.poll(), time.monotonic() - began)
     return f"{len(ports)} ports: " + ", ".join(f"{name(port)} {port.state or 'unknown'} {port.gbps or 0:g} Gb/s" for port in ports[:16])
 
 

@@ -47,10 +47,10 @@ int nvmlDeviceGetRemappedRows(void *d, unsigned *c, unsigned *u, unsigned *p, un
 }
 int nvmlDeviceGetCurrentClocksThrottleReasons(void *d, unsigned long long *r) { ALIVE; *r = (unsigned long long)fact(gpu_of(d), "reasons", 0); return 0; }
 int nvmlDeviceGetCurrPcieLinkWidth(void *d, unsigned *n) { ALIVE; *n = (unsigned)fact(gpu_of(d), "width", 16); return 0; }
-int nvmlDeviceGetMaxPcieLinkWidth(void *d, unsigned *n) { ALIVE; *n = 16; return 0; }
+int nvmlDeviceGetMaxPcieLinkWidth(void *d, unsigned *n) { ALIVE; *n = 16; return fact(gpu_of(d), "guest", 0) ? 999 : 0; }
 int nvmlDeviceGetNvLinkState(void *d, unsigned link, unsigned *active) {
     ALIVE;
     if (link >= 4) return 2;
-    *active = fact(gpu_of(d), "dark", -1) != (long)link;
+    *active = fact(gpu_of(d), "dark", -1) != (long)link && fact(-1, "bridge", 4) > (long)link;
     return 0;
 }

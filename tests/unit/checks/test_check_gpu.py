@@ -61,11 +61,35 @@ def test_a_gpu_that_cannot_be_trained_on_fails_and_is_named(library: Path, tmp_p
         ("0.reasons=0x40", "throttle_hw_thermal_slowdown"),
         ("0.temp=91", "gpu_hot"),
         ("0.width=8", "pcie_width"),
+        ("bridge=2", "nvlink_inactive"),  # every board alike: as it was built
     ],
 )
 def test_what_does_not_stop_a_training_is_only_a_warning(library: Path, tmp_path: Path, facts: str, code: str) -> None:
     answer = gpu(library, tmp_path, facts)
     assert answer["pass"] and answer["code"] == code, answer
+
+
+def test_a_guest_that_may_not_see_the_hosts_side_is_well(library: Path, tmp_path: Path) -> None:
+    answer = gpu(library, tmp_path, "0.guest=1")
+    assert answer["pass"] and answer["code"] == "" and "cannot be read: PCIe width" in answer["result"], answer
+
+
+def test_a_library_without_a_gpu_is_fine_where_none_is_expected(library: Path, tmp_path: Path) -> None:
+    answer = gpu(library, tmp_path, "init=9", AEGIS_CHECKS_ROOT=str(tmp_path))
+    assert answer["pass"] and answer["result"].startswith("not applicable"), answer
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidia0").touch()
+    answer = gpu(library, tmp_path, "init=9", AEGIS_CHECKS_ROOT=str(tmp_path))
+    assert (answer["pass"], answer["code"]) == (False, "driver_not_loaded"), answer
+
+
+def test_an_xid_of_another_tenants_gpu_accuses_nobody_while_all_of_ours_are_here(library: Path, tmp_path: Path) -> None:
+    log = tmp_path / "kmsg"
+    log.write_text(kernel_record("NVRM: Xid (PCI:0000:77:00): 79, pid=1, name=python, GPU has fallen off the bus."))
+    env = {"AEGIS_CHECKS_KERNEL_LOG": str(log)}
+    assert gpu(library, tmp_path, AEGIS_CHECKS_EXPECTED_GPUS="2", **env)["pass"]
+    answer = gpu(library, tmp_path, AEGIS_CHECKS_EXPECTED_GPUS="3", **env)
+    assert not answer["pass"] and "xid_79 0000:77:00" in answer["result"], answer
 
 
 def test_one_lost_gpu_does_not_hide_the_others(library: Path, tmp_path: Path) -> None:
@@ -115,5 +139,5 @@ def test_another_vendors_tool_is_asked_and_its_alarm_fails(tmp_path: Path) -> No
     for health, passed in (("OK            ", True), ("Critical      ", False)):
         tool.write_text("#!/bin/sh\n/bin/cat <<'E'\n" + NPU.format(health=health) + "E\n")
         tool.chmod(0o755)
-        answer = run_program("gpu", tmp_path, {"PATH": str(tmp_path)})
+        answer = run_program("gpu", tmp_path, {"PATH": str(tmp_path), "AEGIS_CHECKS_EXPECTED_GPUS": "1"})
         assert answer["pass"] is passed and answer["values"]["gpus"] == 1.0, answer
