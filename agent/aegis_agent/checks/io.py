@@ -21,7 +21,7 @@ from aegis_agent.checks.limits import limit
 from aegis_agent.checks.settings import Mount, Settings
 
 SIZE = 1 << 20
-KERNEL_LABELS = ("block_io_error", "fs_readonly", "nvme_timeout", "nfs_not_responding", "parallel_fs", "io_error", "stale_handle")
+KERNEL_LABELS = ("block_io_error", "fs_readonly", "nvme_timeout", "nfs_not_responding", "parallel_fs")
 """Labels of the kernel rules (aegis_parsers, causes/patterns.toml) that are about storage."""
 
 
