@@ -25,7 +25,7 @@ from aegis_agent.handover import CANNOT_RUN, NOT_FOUND
 from aegis_agent.output import TAIL, LogFile, Sink, Stream, forget_old_runs
 from aegis_agent.reaper import Child, Reaper
 from aegis_agent.reasons import Ending, ending, missing_in_shell, not_found_message, rank_in
-from aegis_agent.scope import Ended, Patience, Proc, end, in_group, live, members
+from aegis_agent.scope import Ended, Patience, Proc, end, in_group, live, members, ticks_now
 
 _STRENGTH = {LostReason.SIGNAL: 3, LostReason.ERROR: 2, LostReason.PORT: 2, LostReason.COLLATERAL: 1}
 
@@ -253,13 +253,13 @@ class Run:
         return found
 
     async def _stop(self) -> Ended:
-        there = self._find()
+        there, since = self._find(), ticks_now()
         told = set()
         for rank in self._ranks:  # at once; the sweeps find what is outside of these groups
             if rank.child.alive:
                 told |= in_group(there.values(), rank.child.pid)
                 rank.child.signal_group(signal.SIGTERM, signal.SIGCONT)
-        ended = await end(self._find, self._patience, told=told, kill_all=self._cgroup.kill if self._cgroup else None)
+        ended = await end(self._find, self._patience, told=told, since=since, kill_all=self._cgroup.kill if self._cgroup else None)
         for rank in self._ranks:
             for stream in rank.streams:
                 stream.drain()

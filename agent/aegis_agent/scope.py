@@ -135,6 +135,11 @@ class Patience:
             await asyncio.wait((exited,))
 
 
+def ticks_now() -> int:
+    """The present moment in the unit of `Proc.start`: clock ticks since boot."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+
+
 def in_group(procs: Iterable[Proc], group: int) -> set[tuple[int, int]]:
     """(pid, start) of those in this process group now."""
     found = set()
@@ -153,15 +158,18 @@ async def end(
     *,
     limit: float = GONE_LIMIT,
     told: Iterable[tuple[int, int]] = (),
+    since: int | None = None,
     kill_all: Callable[[], None] | None = None,
 ) -> Ended:
     """End all that `find` finds: SIGTERM (and SIGCONT, a stopped one must hear it), later SIGKILL, until two sweeps in a row are empty.
 
-    `told` (pid, start) have had their SIGTERM: for many trainings a second one means "do not save, go".
+    `told` (pid, start) have had their SIGTERM: for many trainings a second one means "do not save, go". What one of them has started since then
+    (`since`: clock ticks since boot, default now) is how it saves, and is left to it while it lives and the patience lasts.
     `kill_all` is cgroup.kill where a cgroup is ours. What is still there `limit` seconds after SIGKILL is reported as left.
     """
     begun = time.monotonic()
     hard_since: float | None = None
+    since = ticks_now() if since is None else since
     told = set(told)
     killed: set[tuple[int, int]] = set()
     empty = 0
@@ -182,18 +190,31 @@ async def end(
             return Ended(False, now - begun, len(killed), tuple(sorted(found)))
         if hard and kill_all is not None:
             kill_all()
+        if hard:
+            for proc in found.values():
+                killed.add((proc.pid, proc.start))
+                send(proc, signal.SIGKILL)
+            await all_exited(found.values(), 0.2)
+            continue
+        theirs = _started_by(found, told, since)
         for proc in found.values():
             key = (proc.pid, proc.start)
-            if hard:
-                killed.add(key)
-                send(proc, signal.SIGKILL)
-            elif key not in told:
+            if proc.pid not in theirs and key not in told:
                 told.add(key)
                 send(proc, signal.SIGTERM, signal.SIGCONT)
-        if hard:
-            await all_exited(found.values(), 0.2)
-        else:
-            await patience.wait_exited(found.values())
+        await patience.wait_exited(proc for proc in found.values() if proc.pid not in theirs)
+
+
+def _started_by(found: dict[int, Proc], told: set[tuple[int, int]], since: int) -> set[int]:
+    """Pids of what those in `told` that live, and their children, have started since `since`."""
+    theirs: set[int] = set()
+    for proc in sorted(found.values(), key=lambda proc: (proc.start, proc.pid)):
+        parent = found.get(proc.parent)
+        if parent is None or proc.start < since or (proc.pid, proc.start) in told:
+            continue
+        if parent.pid in theirs or (parent.pid, parent.start) in told:
+            theirs.add(proc.pid)
+    return theirs
 
 
 async def end_scope(prefix: str, grace: float = 0.0, *, whole: bool = False, limit: float = GONE_LIMIT) -> Ended:

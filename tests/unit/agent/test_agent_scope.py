@@ -18,7 +18,7 @@ from aegis_agent.env import RunPlan
 from aegis_agent.procs import Proc, carries, live, members, scope_id, start_ticks
 from aegis_agent.reaper import Child, Reaper
 from aegis_agent.runner import Run
-from aegis_agent.scope import Patience, all_exited, end, end_scope, send
+from aegis_agent.scope import Patience, all_exited, end, end_scope, send, ticks_now
 from agent_scripted_master import until
 
 SCOPE = f"uid-{os.getpid()}.w0.1.0"
@@ -55,6 +55,41 @@ async def test_obedient_children_are_gone_and_verified(reaper: Reaper) -> None:
         await until(lambda: len(of_scope()) == 4, "four sleepers")
         ended = await run.stop()
         assert ended.clean and ended.killed == 0 and not of_scope()
+
+
+async def test_what_a_training_starts_to_save_is_left_to_it_and_its_orphans_are_told(reaper: Reaper, tmp_path: Path) -> None:
+    """The handler of SIGTERM starts two programs: one that it waits for, and one that it leaves behind."""
+    save = f"trap 'echo told >> {tmp_path}/save' TERM; echo $$ > {tmp_path}/saver; while [ ! -e {tmp_path}/done ]; do sleep 0.02; done"
+    left = f"trap 'echo told >> {tmp_path}/left; exit 0' TERM; echo $$ > {tmp_path}/leaver; while :; do sleep 0.02; done"
+    script = f"""
+import os, signal, subprocess, sys, time
+def save(*_):
+    subprocess.Popen(["sh", "-c", {left!r}])
+    subprocess.run(["sh", "-c", {save!r}])
+    os._exit(0)
+signal.signal(signal.SIGTERM, save)
+open({str(tmp_path / "ready")!r}, "w").close()
+while True:
+    time.sleep(0.02)
+"""
+    run = started(reaper, script, python=True, grace=60.0)
+    await until((tmp_path / "ready").exists, "handler")
+    since = ticks_now()
+    pid = run.pids[0]
+    os.kill(pid, signal.SIGTERM)
+    await until(lambda: all((tmp_path / name).exists() and (tmp_path / name).read_text() for name in ("saver", "leaver")), "both have started")
+    begun = time.monotonic()
+    ending = asyncio.ensure_future(end(lambda: members(SCOPE, whole=True), Patience(60.0), told={(pid, start_ticks(pid) or 0)}, since=since))
+    saver = int((tmp_path / "saver").read_text())
+    while time.monotonic() < begun + 0.5:  # many sweeps could have told it by now
+        assert start_ticks(saver) is not None
+        await asyncio.sleep(0.05)
+    assert not (tmp_path / "save").exists() and not (tmp_path / "left").exists()
+    (tmp_path / "done").touch()
+    ended = await ending
+    assert ended.clean and ended.killed == 0, "nobody waited for the grace to end"
+    assert not (tmp_path / "save").exists()
+    assert (tmp_path / "left").read_text() == "told\n"
 
 
 async def test_daemons_that_forked_twice_into_their_own_session_are_found(reaper: Reaper, tmp_path: Path) -> None:
