@@ -144,9 +144,9 @@ def _report(state: JobState, pod_name: str, kind_name: str, data: bytes, time_ms
             index,
             message.attempt,
             message.boot,
-            ip=body.podIP[:64],
-            node=body.nodeName[:64],
-            uid=body.podUid[:64],
+            ip=words(body.podIP),
+            node=words(body.nodeName),
+            uid=words(body.podUid),
             running=body.running,
             incarnation=body.incarnation,
             stopped=body.stopped,
@@ -177,7 +177,7 @@ def _of_present(state: JobState, index: int, message: Message, body: msgspec.Str
     if isinstance(body, HangData):
         if body.kind not in ("hang", "slow"):
             return Taken(bad=f"hang of kind {body.kind!r}")
-        mark = ev.Marked(*who, incarnation=message.incarnation, kind=body.kind, cleared=body.cleared, message=body.message[:500])
+        mark = ev.Marked(*who, incarnation=message.incarnation, kind=body.kind, cleared=body.cleared, message=words(body.message))
         return Taken((mark,), heard=index, peer_error=-1 if body.cleared else index)
     if isinstance(body, ErrorData):
         # Of an older round of the same incarnation too: better evidence may still move the count. The machine looks at the round.
@@ -190,7 +190,7 @@ def _of_present(state: JobState, index: int, message: Message, body: msgspec.Str
             signal=body.signal,
             at=min(body.diedAt, time_ms) if body.diedAt > 0 else time_ms,
             ran_for=body.ranFor,
-            message=body.message[:500],
+            message=words(body.message),
         )
         missing = errored.reason is not LostReason.PREEMPTED  # then it does not speak about somebody who is silent
         return Taken((errored,), heard=index, peer_error=index if missing else -1)
@@ -200,11 +200,20 @@ def _of_present(state: JobState, index: int, message: Message, body: msgspec.Str
         return Taken((ev.Acked(*who, seq_num=message.seqNum),), heard=index)
     round_ = (message.incarnation, message.seqNum)
     if isinstance(body, CheckResponse):
-        finished = ev.Finished(*who, *round_, results=body.results, addr=body.addr, port=body.port, tree_gone=body.treeGone)
+        finished = ev.Finished(*who, *round_, results=tuple(map(_shown, body.results)), addr=body.addr, port=body.port, tree_gone=body.treeGone)
         return Taken((finished,), heard=index)
     if isinstance(body, FinishData):
         return Taken((ev.Finished(*who, *round_, exit_code=body.exitCode, step=body.step),), heard=index)
     return Taken(bad=f"unexpected {type(body).__name__}")
+
+
+def words(text: str) -> str:
+    """What a tenant says, for people: at most 500 characters, and none that a terminal would obey."""
+    return "".join(char if char.isprintable() else " " for char in text[:500])
+
+
+def _shown(result: CheckResult) -> CheckResult:
+    return msgspec.structs.replace(result, CheckType=words(result.CheckType), Result=words(result.Result), code=words(result.code))
 
 
 def _agent_reason(text: str) -> LostReason:
@@ -235,19 +244,19 @@ def _job_fact(state: JobState, fact: Fact) -> Taken:
     match fact.kind:
         case FactKind.STOP:
             return Taken(
-                (ev.StopAsked(fact.who, fact.message[:500], fact.grace if fact.grace is not None and 0 <= fact.grace <= MAX_GRACE else -1.0),)
+                (ev.StopAsked(words(fact.who), words(fact.message), fact.grace if fact.grace is not None and 0 <= fact.grace <= MAX_GRACE else -1.0),)
             )
         case FactKind.SUSPEND:
-            return Taken((ev.SuspendAsked(fact.who, fact.message[:500]),))
+            return Taken((ev.SuspendAsked(words(fact.who), words(fact.message)),))
         case FactKind.RESUME:
-            return Taken((ev.ResumeAsked(fact.who, fact.message[:500]),))
+            return Taken((ev.ResumeAsked(words(fact.who), words(fact.message)),))
         case FactKind.RESTART:
-            return Taken((ev.RestartAsked(fact.who, fact.message[:500]),))
+            return Taken((ev.RestartAsked(words(fact.who), words(fact.message)),))
         case FactKind.SET:
             text = fact.settings.get("max-retry", "")
             if set(fact.settings) != {"max-retry"} or not text.isdecimal():
                 return Taken(bad=f"set {fact.settings}: only max-retry, a number")
-            return Taken((ev.SettingChanged(int(text), fact.who, fact.message[:500]),))
+            return Taken((ev.SettingChanged(int(text), words(fact.who), words(fact.message)),))
         case FactKind.CHECKPOINT:
             return Taken((ev.Checkpointed(state.head.incarnation, fact.step),))
         case _:
@@ -277,7 +286,7 @@ def _pod_fact(state: JobState, index: int, fact: Fact, time_ms: int) -> Taken:
             return _gone(state, index, pod, fact, time_ms)
         case FactKind.NODE_LOST:
             lost = ev.PodLost(
-                index, fact.attempt, LostReason.NODE_LOST, _at(fact, time_ms), node=fact.node or pod.node, gone=True, message=fact.message[:500]
+                index, fact.attempt, LostReason.NODE_LOST, _at(fact, time_ms), node=fact.node or pod.node, gone=True, message=words(fact.message)
             )
             return Taken((lost,))
         case _:
@@ -307,7 +316,7 @@ def _gone(state: JobState, index: int, pod: Pod, fact: Fact, time_ms: int) -> Ta
             node=fact.node or pod.node,
             gone=True,
             blame="" if fact.clean else UNCLEAN,
-            message=message[:500],
+            message=words(message),
         )
     )
     return Taken(tuple(events))

@@ -247,3 +247,18 @@ def test_a_number_that_nothing_can_be_computed_with_is_a_dead_letter(kind: str, 
 def test_a_heartbeat_with_such_a_number_is_none(field: str) -> None:
     with pytest.raises(messages.BadMessage):
         messages.decode(messages.Heartbeat, b'{"boot":"b","n":1,"%s":1%s}' % (field.encode(), b"0" * 400))
+
+
+def test_nothing_that_a_terminal_obeys_comes_from_a_tenant_into_the_story() -> None:
+    state = running()
+    evil = "\x1b[2J\x1b]0;mine\x07\n0 errors \u202e"
+    said = take(state, "error", body(state, "Error", "command", ErrorData(message=evil))).events
+    said += take(state, "hang", body(state, "Error", "hang", HangData("slow", message=evil))).events
+    said += take(state, "pending", body(state, "ACK", "", PendingData(evil, evil, podUid=evil))).events
+    lost = Fact(FactKind.GONE, UID, 1, "n1", exitCode=1, message=evil, lastWord=evil)
+    said += intake.take(state, f"aegis.job.{JOB}.fact.w1", messages.encode(lost), 5000).events
+    checked = CheckResponse((messages.CheckResult(evil, False, evil, code=evil),))
+    said += take(state, "finish", body(state, "Finish", "troubleshoot", checked)).events
+    assert len(said) == 5
+    assert all(ord(char) >= 32 and char not in "\x7f\u202e" for event in said for char in str(event))
+    assert not any("\\x1b" in repr(event) for event in said)
