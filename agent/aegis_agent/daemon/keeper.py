@@ -63,6 +63,7 @@ class SlotKeeper:
         self.agents = agents
         self.wanted: Slot | None = None
         self.since = 0
+        self.seq = 0
         self._kept = False
         """What is wanted is on disk as well, for a loss of the store; tried again whenever the slot is read."""
         self.closing = False
@@ -91,12 +92,17 @@ class SlotKeeper:
         """Pid of the living or not yet collected agent, 0 when there is none."""
         return self.record.pid if self.record is not None and self.record.stage is Stage.RUNNING else 0
 
-    def want(self, slot: Slot, since: int) -> None:
-        """What the slot says now; `since`: when the server stored that (ms). What is older than what is known comes from a restored store."""
-        if since < self.since:
+    def older(self, since: int, seq: int) -> bool:
+        """Whether what was stored then comes from a restored store: both its time (ms) and its sequence lie behind what is known. A server whose
+        clock was set back still counts on; a store that was made anew counts from one, later."""
+        return since < self.since and seq <= self.seq
+
+    def want(self, slot: Slot, since: int, seq: int) -> None:
+        """What the slot says now; `since`, `seq`: when the server stored that (ms), and as what number of the stream."""
+        if self.older(since, seq):
             self._log.warning("slot is older than what is known: not obeyed", stored=since, known=self.since)
             return
-        self.since = since
+        self.since, self.seq = since, seq
         if slot != self.wanted:
             self.wanted, self._kept = slot, False
             self._wake.set()
@@ -122,7 +128,7 @@ class SlotKeeper:
     def adopt(self) -> None:
         """Take over what an earlier daemon of this state directory left: a running agent, one that ended unseen, or a start that was cut short."""
         record = self.files.load()
-        self.since = record.since if record is not None else 0
+        self.since, self.seq = (record.since, record.seq) if record is not None else (0, 0)
         if record is None or record.stage is Stage.GONE:
             self.record = record
             return
@@ -190,7 +196,7 @@ class SlotKeeper:
             grace = msgspec.json.decode(slot.spec, type=JobSpec).stopGrace + STOP_MARGIN
         except msgspec.MsgspecError:
             grace = 15.0 + STOP_MARGIN
-        return Record(slot.job, slot.uid, slot.pod, slot.attempt, bootId=self.boot, at=now_ms(), since=self.since, grace=grace)
+        return Record(slot.job, slot.uid, slot.pod, slot.attempt, bootId=self.boot, at=now_ms(), since=self.since, seq=self.seq, grace=grace)
 
     async def _start(self, slot: Slot) -> None:
         """Intent on disk, sweep of everything older, then the process."""

@@ -252,10 +252,10 @@ class Daemon:
         lost = []
         for name, stored in zip(self.keepers, found, strict=True):
             slot = self._slot(name, stored)
-            if stored is None or stored.marker or stored.time_ms < self.keepers[name].since:
+            if stored is None or stored.marker or self.keepers[name].older(stored.time_ms, stored.seq):
                 lost.append(name)
             if slot is not None and stored is not None:
-                self.keepers[name].want(slot, stored.time_ms)
+                self.keepers[name].want(slot, stored.time_ms, stored.seq)
             if name in self._hoped and stored is not None and stored.data == self._hoped[name][0]:
                 del self._hoped[name]
         self._hoped = {name: hope for name, hope in self._hoped.items() if now - hope[1] < HOPE}

@@ -50,6 +50,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     bootId: str = ""
     at: int = 0  # ms: start, then end
     since: int = 0  # ms by the server's clock: when the slot that asked for it was stored
+    seq: int = 0  # as what number of the stream
     grace: float = 20.0  # seconds between SIGTERM and SIGKILL when the slot says stop
     exitCode: int | None = None
     signal: int = 0

@@ -90,10 +90,10 @@ def test_what_is_held_is_kept_when_the_slot_is_read_again(tmp_path: Path, monkey
     keeper = keeper_of(tmp_path, [])
     slot = Slot("job-a", "uid-1", "default", "w0", 1, 1, era="era-1", deed="deed")
     disk = FullDisk(keeper.files, monkeypatch)
-    keeper.want(slot, 1000)
+    keeper.want(slot, 1000, 1)
     record = Record("job-a", "uid-1", "w0", 1)
     assert (keeper.wanted, keeper.files.held(record)) == (slot, None)
     disk.room = True
-    keeper.want(slot, 1000)
+    keeper.want(slot, 1000, 1)
     held = keeper.files.held(record)
     assert held is not None and (held.deed, held.era) == ("deed", "era-1")
