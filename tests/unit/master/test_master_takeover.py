@@ -84,7 +84,7 @@ async def test_two_replicas_that_both_believe_to_own_a_job_write_one_history(bus
     stop = asyncio.Event()
 
     async def thief() -> None:
-        turn = 0
+        turn = taken_so_far = 0
         while not stop.is_set():
             master = running[turn % 2]
             turn += 1
@@ -97,7 +97,8 @@ async def test_two_replicas_that_both_believe_to_own_a_job_write_one_history(bus
                 await asyncio.sleep(0.01)
                 continue
             master.master.ownership.own(taken)
-            await asyncio.sleep(0.03)
+            taken_so_far += 1
+            await asyncio.sleep(0.01 if taken_so_far < 10 else 0.5)  # then the job gets on, however slow this machine is
 
     stealing = asyncio.create_task(thief())
     await platform.agents[0].fail()
