@@ -176,6 +176,18 @@ async def run_round(reaper: Any, phase: str, context: Any, environ: Any, *, scop
     return [CheckResult(name, False, "simulated", at) for name in machine.failing] or [CheckResult("gpu", True, "", at)]
 
 
+class Ports:
+    """Stands for `aegis_agent.ports`."""
+
+    @staticmethod
+    def free_port(span: object) -> int:
+        return 20000
+
+    @staticmethod
+    def route_address(server: str) -> str:
+        return "10.0.0.1"
+
+
 class Agent:
     """One agent process."""
 

@@ -155,7 +155,7 @@ class Check:
         if phase is not new.phase:
             self.problem(f"OneStory: the story ends in {phase}, the head is in {new.phase}")
         counted = sum(line.counted for line in lines)
-        self.used += counted - self._returned(before, after)
+        self.used += counted - self._returned(before, after, counted)
         if new.failures != self.used:
             self.problem(f"CountIsTold: failures {old.failures} -> {new.failures}, {counted} counted in the story, {self.used} in all")
         if new.era == old.era:
@@ -173,14 +173,16 @@ class Check:
             self._end(new)
             self.world.ended()
 
-    def _returned(self, before: JobState, after: JobState) -> int:
-        """How much of the budget was given back in this commit: the last count, to a notice of preemption; or all of it, after a healthy run."""
+    def _returned(self, before: JobState, after: JobState, counted: int) -> int:
+        """How much of the budget was given back in this commit: a count, to a notice of preemption; all that was used, after a healthy run."""
         head, last = after.head, self.counted[-1].incarnation if self.counted else -1
+        taken_back = 0
         if head.countedPod == "" and head.countedIncarnation == last != -1 and last not in self.taken_back:
             self.taken_back.add(last)
-            return 1
-        healthy = before.head.phase is head.phase is Phase.RUN_COMMAND and after.spec.retryResetAfter > 0 and not head.failures
-        return self.used if healthy and head.seqNum == before.head.seqNum else 0
+            taken_back = 1
+        healthy = before.head.phase is Phase.RUN_COMMAND and self.world.server.now_ms - before.head.runStartedAt >= after.spec.retryResetAfter * 1000
+        whole = after.spec.retryResetAfter > 0 and healthy and head.failures == counted - taken_back
+        return self.used + taken_back if whole else taken_back
 
     def _count(self, line: Transition) -> None:
         self.counted.append(line)

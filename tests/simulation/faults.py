@@ -12,6 +12,7 @@ from aegis_proto import messages, subjects
 from aegis_proto.messages import Era, Fact
 from aegis_proto.phases import FactKind
 from simulation.loop import kill
+from simulation.people import People
 
 if TYPE_CHECKING:
     from simulation.services import JobController, Replica
@@ -21,6 +22,8 @@ WEIGHTS = {
     "child_fails": 8,
     "child_is_killed": 3,
     "port_is_taken": 2,
+    "command_is_not_there": 0.5,
+    "one_is_done_and_leaves": 2,
     "agent_is_killed": 6,
     "machine_is_off": 5,
     "daemon_is_killed": 3,
@@ -50,6 +53,7 @@ WEIGHTS = {
     "is_stopped": 0.3,
     "is_suspended": 1,
     "is_restarted": 2,
+    "is_set": 1,
 }
 """Fault -> how often it is drawn."""
 LAST = 40.0
@@ -57,7 +61,7 @@ LAST = 40.0
 CALM = 45.0
 
 
-class Faults:
+class Faults(People):
     """The faults of one world."""
 
     def __init__(self, world: World) -> None:
@@ -137,6 +141,32 @@ class Faults:
 
     def port_is_taken(self) -> None:
         self._child(lambda child: child.end(1, 0, "port"))
+
+    def command_is_not_there(self) -> None:
+        self._child(lambda child: child.end(self.rng.choice((126, 127))))
+
+    def one_is_done_and_leaves(self) -> None:
+        """A worker ends before the others, its machine is taken away, and then something happens to one of those that still run."""
+        running = [child for child in self.world.children if child.training is not None and child.training.running_since >= 0]
+        if len(running) < 2 or running[0].training is None or running[0].training.broken or running[0].training.stands_since >= 0:
+            return
+        child = self.rng.choice(running)
+        self._tell(f"{child.name} on {child.node} is done, and soon away")
+        running[0].training.finished.add(child.pod)
+        child.end(0)
+        machine = self.world.machines[child.node]
+
+        def leaves() -> None:
+            self._harm()
+            machine.power_off()
+            fact = Fact(FactKind.NODE_LOST, self.world.uid, child.attempt, child.node, at=self.world.server.now_ms, who="ops")
+            if not self.world.server.down:
+                self.world.server.handle(None, subjects.fact(self.world.job, child.pod), messages.encode(fact), None, "")
+            self.world.later(self.rng.uniform(2.0, 15.0), machine.power_on)
+
+        self.world.later(self.rng.uniform(0.1, 1.0), leaves)
+        then = self.rng.choice((self.child_fails, self.port_is_taken, self.is_restarted, self.is_slow))
+        self.world.later(self.rng.uniform(1.0, 2.0), then)
 
     def agent_is_killed(self) -> None:
         alive = [m for m in self.world.machines.values() if m.agent is not None and m.agent.alive]
@@ -399,31 +429,6 @@ class Faults:
             self.world.server.again = None
 
         self.world.later(self.rng.uniform(2.0, 15.0), over)
-
-    # --- people --------------------------------------------------------------------------------------------------------------------------
-
-    def _fact(self, kind: FactKind) -> None:
-        world = self.world
-        world.check.asked[kind.value] += 1
-        fact = Fact(kind, world.uid, at=world.server.now_ms, who="ops", step=world.check.asked[kind.value])
-        subject = subjects.fact(world.job, "job")
-        if world.server.down:
-            world.later(1.0, world.server.handle, None, subject, messages.encode(fact), None, "")
-        else:
-            world.server.handle(None, subject, messages.encode(fact), None, "")
-
-    def is_stopped(self) -> None:
-        self._tell("stop is asked")
-        self._fact(FactKind.STOP)
-
-    def is_suspended(self) -> None:
-        self._tell("suspend is asked")
-        self._fact(FactKind.SUSPEND)
-        self.world.later(self.rng.uniform(1.0, 12.0), self._fact, FactKind.RESUME)
-
-    def is_restarted(self) -> None:
-        self._tell("restart is asked")
-        self._fact(FactKind.RESTART)
 
 
 __all__ = ["CALM", "Faults", "kill"]

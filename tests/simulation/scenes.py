@@ -21,7 +21,7 @@ LOOK = 0.1
 
 def told(play: Play, **options: Any) -> Scene:
     """A job of three workers, two masters, one spare machine, maxRetry 2; `options` are those of `world.Options`."""
-    settled = dict(workers=3, replicas=2, controllers=1, machines=4, max_retry=2, run_for=LONG, start_wait=20.0)
+    settled = dict(workers=3, replicas=2, controllers=1, machines=4, max_retry=2, run_for=LONG, start_wait=20.0, reset_after=0.0)
     return Scene(play, {**settled, **options})
 
 

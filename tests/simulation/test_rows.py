@@ -8,9 +8,8 @@ import pytest
 from aegis_proto import messages, subjects
 from aegis_proto.messages import Era, Fact
 from aegis_proto.phases import FactKind, Phase
-from msgspec.structs import replace
 from simulation import run, world
-from simulation.scenes import fails, machine_of, phase_is, told, when, when_it_runs
+from simulation.scenes import LOOK, fails, machine_of, phase_is, told, when, when_it_runs
 from simulation.world import Result, World
 
 Then = Callable[[World], None]
@@ -107,6 +106,11 @@ def in_phase(phase: Phase, then: Then, before: Then | None = None) -> Then:
     return play
 
 
+def starts(scene: World, pod: str) -> Callable[[], bool]:
+    """Whether its agent is there."""
+    return lambda: any(machine.agent is not None and machine.agent.task.pod == pod for machine in scene.machines.values())
+
+
 def new_era_in_a_long_diagnosis(scene: World) -> None:
     """Masters look for a new era every five seconds."""
 
@@ -119,6 +123,17 @@ def new_era_in_a_long_diagnosis(scene: World) -> None:
 
     when_it_runs(scene, lambda: fails(scene, "w1"))
     when(scene, phase_is(scene, Phase.TROUBLESHOOTING), begin, every=MOMENT)
+
+
+def new_era_before_all_are_heard(scene: World) -> None:
+    def begin() -> None:
+        agent = machine_of(scene, "w2").agent
+        assert agent is not None
+        agent.process.frozen = True
+        scene.later(8.0, scene.loop.resume, agent.process)
+        new_era(scene)
+
+    when(scene, starts(scene, "w2"), begin, every=MOMENT)
 
 
 def nobody_stays(scene: World) -> None:
@@ -139,6 +154,31 @@ def nobody_stays(scene: World) -> None:
     look()
 
 
+def one_is_taken_away_in_the_diagnosis(scene: World) -> None:
+    def leaves() -> None:
+        agent = machine_of(scene, "w2").agent
+        assert agent is not None
+        scene.check.harmed(10.0)
+        agent.terminate()
+
+    when_it_runs(scene, lambda: fails(scene, "w1"))
+    when(scene, phase_is(scene, Phase.TROUBLESHOOTING), leaves, every=MOMENT)
+
+
+def one_is_lost_again_and_again_while_another_is_awaited(scene: World) -> None:
+    def look() -> None:
+        scene.check.harmed(1.0)
+        state = scene.check.state
+        here = [m for m in scene.machines.values() if m.agent is not None and m.agent.alive and m.agent.task.pod == "w2"]
+        if here and state is not None and state.head.phase is Phase.RESTARTING and state.pod(2).present:
+            here[0].kill_agent(children_too=True)
+        if not scene.over:
+            scene.later(LOOK, look)
+
+    when_it_runs(scene, lambda: is_off(scene))
+    when(scene, phase_is(scene, Phase.RESTARTING), look)
+
+
 def one_is_never_heard(scene: World) -> None:
     """The bus is out of reach of w2: it runs without Aegis in the end, under another era of the store."""
 
@@ -148,15 +188,11 @@ def one_is_never_heard(scene: World) -> None:
         scene.network.cut([agent.process], 300.0)
         scene.later(2.0, new_era, scene)
 
-    def there() -> bool:
-        return any(m.agent is not None and m.agent.task.pod == "w2" for m in scene.machines.values())
-
     scene.check.harmed(300.0)
-    when(scene, there, cut, every=MOMENT)
+    when(scene, starts(scene, "w2"), cut, every=MOMENT)
 
 
 def recovers_and_is_healthy(scene: World) -> None:
-    scene.spec = replace(scene.spec, retryResetAfter=3.0)
     when_it_runs(scene, lambda: fails(scene, "w1"))
 
 
@@ -191,6 +227,9 @@ ROWS: dict[str, tuple[Then, dict[str, object]]] = {
     "BootChecking->Failed boot": (checks_fail(Phase.BOOT_CHECKING, until_the_end=True), {}),
     "Troubleshooting->Troubleshooting common": (checks_fail(Phase.TROUBLESHOOTING, until_the_end=False), {}),
     "Troubleshooting->Failed boot": (checks_fail(Phase.TROUBLESHOOTING, until_the_end=True), {}),
+    "Restarting->Failed placing": (in_phase(Phase.RUN_COMMAND, lambda scene: when_it_runs(scene, lambda: is_off(scene))), THREE),
+    "Restarting->Failed boot": (one_is_lost_again_and_again_while_another_is_awaited, THREE),
+    "Troubleshooting->Restarting preempted": (one_is_taken_away_in_the_diagnosis, {}),
     "Pending->Failed boot": (nobody_stays, {}),
     "Pending->Failed stopped": (in_phase(Phase.PENDING, stop), {}),
     "BootChecking->Failed stopped": (in_phase(Phase.BOOT_CHECKING, stop), {}),
@@ -202,7 +241,7 @@ ROWS: dict[str, tuple[Then, dict[str, object]]] = {
         in_phase(Phase.TROUBLESHOOTING, lambda scene: scene.faults.is_suspended(), lambda scene: fails(scene, "w1")),
         {},
     ),
-    "Pending->Restarting era": (in_phase(Phase.PENDING, new_era), {}),
+    "Pending->Restarting era": (new_era_before_all_are_heard, {}),
     "Restarting->Restarting era": (in_phase(Phase.RESTARTING, new_era, is_off), {}),
     "Troubleshooting->Restarting era": (new_era_in_a_long_diagnosis, {}),
     "Restarting->RunCommand plain": (one_is_never_heard, {"start_wait": 6.0}),
@@ -211,7 +250,7 @@ EVENTS: dict[str, tuple[Then, dict[str, object]]] = {
     "PlainFact": (one_is_never_heard, {"start_wait": 6.0}),
     "SettingChanged": (budget_is_raised, {}),
     "GapFound": (reports_are_lost_unread, {}),
-    "Healthy": (recovers_and_is_healthy, {}),
+    "Healthy": (recovers_and_is_healthy, {"reset_after": 3.0}),
 }
 
 

@@ -76,6 +76,7 @@ class Options:
     max_retry: int
     run_for: tuple[float, float]
     start_wait: float
+    reset_after: float
     master: MasterSettings
 
     @classmethod
@@ -91,6 +92,7 @@ class Options:
             max_retry=rng.choice((0, 1, 2, 2, 3)),
             run_for=rng.choice(((1.0, 3.0), (4.0, 10.0), (6.0, 15.0))),
             start_wait=rng.choice((6.0, 20.0)),
+            reset_after=rng.choice((0.0, 0.0, 0.0, 3.0)),
             master=MasterSettings(owner, lease_ttl=3.0, scan=1.5, takeover_delay=0.5, era_poll=5.0),
         )
 
@@ -155,6 +157,7 @@ class World:
             placingTimeout=40.0,
             pendingTimeout=15.0,
             roundTimeout=15.0,
+            retryResetAfter=self.options.reset_after,
         )
         self.job, self.uid = "sim-000001", "00000001-sim"
         self.eras = 1
@@ -343,7 +346,7 @@ def _staged(world: World) -> Iterator[None]:
 
     for owner, name, value in SCALED:
         put(owner, name, value)
-    stand_ins = dict(Executor=agents.Executor, Uplink=agents.Link, run_round=agents.run_round, hello=lambda task: None, ports=_Ports)
+    stand_ins = dict(Executor=agents.Executor, Uplink=agents.Link, run_round=agents.run_round, hello=lambda task: None, ports=agents.Ports)
     for name, value in stand_ins.items():
         put(worker, name, value)
     put(agents, "WORLD", world)
@@ -379,18 +382,6 @@ def _staged(world: World) -> Iterator[None]:
         logging.getLogger("asyncio").setLevel(before[2])
         for owner, name, value in reversed(saved):
             setattr(owner, name, value)
-
-
-class _Ports:
-    """Stands for `aegis_agent.ports`."""
-
-    @staticmethod
-    def free_port(span: object) -> int:
-        return 20000
-
-    @staticmethod
-    def route_address(server: str) -> str:
-        return "10.0.0.1"
 
 
 BETWEEN = 16
