@@ -10,8 +10,9 @@ from typing import Any
 
 from aegis_proto.api import JobDetail
 from aegis_proto.phases import FailedReason, LostReason, Phase
+from aegis_proto.times import rfc3339
 
-from aegis_cli import codes, times
+from aegis_cli import codes
 from aegis_cli.errors import CliError
 
 USER_CODE = (LostReason.ERROR, LostReason.SIGNAL, LostReason.HUNG)
@@ -132,7 +133,7 @@ def report(detail: JobDetail, events: Sequence[Any] = (), signalled: int = 0) ->
         "step": job.step if job.step >= 0 else None,
         "phases": [
             {
-                "time": times.rfc3339(step.timeStamp),
+                "time": rfc3339(step.timeStamp),
                 "from": step.phaseFrom.value,
                 "phase": step.phaseTo.value,
                 "incarnation": step.incarnation,
@@ -146,8 +147,7 @@ def report(detail: JobDetail, events: Sequence[Any] = (), signalled: int = 0) ->
             for step in detail.transitions
         ],
         "errorNodes": [
-            {"node": node.name, "reason": node.reason, "worker": node.podName or None, "time": times.rfc3339(node.timeStamp)}
-            for node in detail.errorNodes
+            {"node": node.name, "reason": node.reason, "worker": node.podName or None, "time": rfc3339(node.timeStamp)} for node in detail.errorNodes
         ],
         "ledgerSeconds": {state: spent / 1000 for state, spent in detail.ledger.items()},
         "events": [event.eventId for event in events],

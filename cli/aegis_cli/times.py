@@ -7,16 +7,13 @@ stand too. Programs (-o json, -o yaml, --report): RFC 3339 in UTC with milliseco
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
+
+from aegis_proto.times import rfc3339
 
 MILLISECONDS = frozenset({"createdAt", "phaseSince", "timeStamp", "ts", "until"})
 """Fields of the answers that hold ms since 1970; 0 says that there is no such time."""
-
-
-def rfc3339(ms: int) -> str:
-    """Milliseconds since 1970 -> `2026-11-29T20:15:00.123Z`."""
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def of_text(text: str) -> float | None:

@@ -9,6 +9,7 @@ from aegis_proto.api import JobDetail, JobSummary
 from aegis_proto.api_nodes import JobPending
 from aegis_proto.messages import JobEvent, Verdict
 from aegis_proto.phases import Phase
+from aegis_proto.times import rfc3339
 
 from aegis_cli import times
 from aegis_cli.output import Column, table
@@ -53,7 +54,7 @@ def explain(
     if not lines:
         lines = [
             Line(
-                times.rfc3339(step.timeStamp),
+                rfc3339(step.timeStamp),
                 f"{step.phaseFrom} -> {step.phaseTo}: {what(step.message) or step.cause}",
                 step.podName or "master",
                 step.cause,
@@ -91,7 +92,7 @@ def _of_event(event: JobEvent) -> Line:
 def _of_verdict(verdict: Verdict) -> Line:
     sure = f"{verdict.cause}, confidence {verdict.confidence:.0%}"
     missing = f"; not at hand: {'; '.join(verdict.missing)}" if verdict.missing else ""
-    return Line(times.rfc3339(verdict.at), verdict.sentence, verdict.service, sure + missing, verdict.incarnation)
+    return Line(rfc3339(verdict.at), verdict.sentence, verdict.service, sure + missing, verdict.incarnation)
 
 
 def _now(detail: JobDetail) -> str:

@@ -14,6 +14,7 @@ from aegis_bus.identity import Identity
 from aegis_proto import credapi
 from aegis_proto.ids import is_id, nearest_id
 from aegis_proto.job import duration
+from aegis_proto.times import rfc3339
 
 from aegis_cli import times
 from aegis_cli.client import Client, read_reply
@@ -89,7 +90,7 @@ def register(app: typer.Typer) -> None:
                 reply = read_reply(credapi.IssueReply, data)
                 identity.jwt = reply.jwt
                 write_creds(path, identity)
-                return {**row, "expires": times.rfc3339(reply.expires * 1000) if reply.expires else None, "nkey": identity.public}
+                return {**row, "expires": rfc3339(reply.expires * 1000) if reply.expires else None, "nkey": identity.public}
 
         row = run_async(work())
         env.out.listing("CredList", [row], COLUMNS, lambda item: str(item["file"]))

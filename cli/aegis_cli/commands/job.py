@@ -13,6 +13,7 @@ from aegis_bus.errors import BusError
 from aegis_proto import api
 from aegis_proto.job import duration
 from aegis_proto.phases import Phase
+from aegis_proto.times import rfc3339
 
 from aegis_cli import outcome, past, screen, several, spec, times, why
 from aegis_cli.client import Client, target_of
@@ -232,7 +233,7 @@ def _reading(group: typer.Typer) -> None:
                 back = duration(since, "--since")
             except ValueError as error:
                 raise CliError("E116", str(error).removeprefix("E117 ")) from None
-            oldest = times.rfc3339(round((time.time() - back) * 1000))
+            oldest = rfc3339(round((time.time() - back) * 1000))
 
         async def work() -> None:
             async with past.reading(env) as client:

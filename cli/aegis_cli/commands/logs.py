@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 from aegis_proto import api
+from aegis_proto.times import rfc3339
 
-from aegis_cli import keptlogs, past, times, why
+from aegis_cli import keptlogs, past, why
 from aegis_cli.client import Client, target_of
 from aegis_cli.client import run as run_async
 from aegis_cli.commands import classify
@@ -126,7 +127,7 @@ def worker_name(text: str) -> str:
 
 
 def _log_body(line: LogLine) -> dict[str, object]:
-    time = times.rfc3339(line.at) if line.at else None
+    time = rfc3339(line.at) if line.at else None
     return {"time": time, "worker": line.worker, "rank": line.rank, "incarnation": line.incarnation, "message": line.message}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 
 import msgspec
 import structlog
@@ -22,6 +22,7 @@ from aegis_proto.api import DeadLetter, Progress
 from aegis_proto.ids import pod_index
 from aegis_proto.messages import AegisLog, BadMessage, JobEvent, decode, encode
 from aegis_proto.state import Head, JobState, Transition
+from aegis_proto.times import rfc3339
 
 from aegis_master import metrics
 from aegis_master.events import Note
@@ -30,11 +31,6 @@ log = structlog.get_logger("aegis.master")
 MAX_DEAD_LETTER = 8192
 UNORDERED = 10_000
 """Milliseconds by which a report taken after a deadline may be dated before it: a report has the date at which it was stored."""
-
-
-def rfc3339(ms: int) -> str:
-    """`2026-11-29T20:15:00.123Z`"""
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def event_id(job: str, transition: Transition) -> str:

@@ -7,11 +7,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 from aegis_agent.control import ask
 from aegis_agent.procs import carries, processes, scope_prefix
 from aegis_bus.natsserver import NatsServer
@@ -20,27 +18,6 @@ from aegis_proto.phases import OrderPhase
 from agent_scripted_master import UID, Agent, ScriptedMaster, task_of, until
 
 SLEEPER = (sys.executable, "-c", "import os, time; print('run', os.environ['AEGIS_INCARNATION'], flush=True); time.sleep(600)")
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    with NatsServer(tmp_path / "nats", die_with_parent=True) as running:
-        yield running
-
-
-@pytest_asyncio.fixture
-async def master(server: NatsServer) -> AsyncIterator[ScriptedMaster]:
-    scripted = await ScriptedMaster.open(server)
-    yield scripted
-    await scripted.close()
-
-
-@pytest.fixture
-def agents() -> Iterator[list[Agent]]:
-    started: list[Agent] = []
-    yield started
-    for agent in started:
-        agent.kill()
 
 
 def children(agent: Agent) -> list[int]:

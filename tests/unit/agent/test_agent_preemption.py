@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 from aegis_agent.procs import carries, processes, scope_prefix
 from aegis_bus.natsserver import NatsServer
 from aegis_proto.messages import ErrorData, StoppedData
@@ -24,27 +22,6 @@ PATIENT = """
 import aegis_agent.worker as w
 w.AHEAD = 30.0
 """
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    with NatsServer(tmp_path / "nats", die_with_parent=True) as running:
-        yield running
-
-
-@pytest_asyncio.fixture
-async def master(server: NatsServer) -> AsyncIterator[ScriptedMaster]:
-    scripted = await ScriptedMaster.open(server)
-    yield scripted
-    await scripted.close()
-
-
-@pytest.fixture
-def agents() -> Iterator[list[Agent]]:
-    started: list[Agent] = []
-    yield started
-    for agent in started:
-        agent.kill()
 
 
 def of_scope(agent: Agent) -> list[int]:

@@ -5,30 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from aegis_cli import codes
-from aegis_cli.main import app
 from aegis_lemon.generate import WorldSpec, generate
 from aegis_lemon.history.schema import SIGNALS
-from typer.testing import CliRunner
+from harness.commands import aegis, read
 
 SMALL = ["--nodes", "300", "--lemons", "4"]
-
-
-def aegis(*words: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, list(words))
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.stdout, result.stderr
-
-
-def read(*words: str) -> dict[str, Any]:
-    code, out, err = aegis(*words, "--json")
-    assert code == 0, err
-    answer: dict[str, Any] = json.loads(out)
-    return answer
 
 
 @pytest.fixture(scope="module")

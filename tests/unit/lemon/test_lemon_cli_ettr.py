@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from aegis_cli import codes
-from aegis_cli.main import app
-from typer.testing import CliRunner
-
-
-def aegis(*words: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, list(words))
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.stdout, result.stderr
-
-
-def read(*words: str) -> dict[str, Any]:
-    code, out, err = aegis(*words, "--json")
-    assert code == 0, err
-    answer: dict[str, Any] = json.loads(out)
-    return answer
+from harness.commands import aegis, read
 
 
 def test_expected_gives_the_fields_that_scripts_read() -> None:
