@@ -1,7 +1,8 @@
 """The life of a managed worker: says that it is there, obeys the orders of its job, reports what happened, leaves when the job has ended.
 
 Level, not edge: each head that is heard or read is judged as a whole (`orders`), and one activity at a time makes this worker equal to the order it
-obeys. A higher order takes the place of the activity of a lower one. Decides nothing for the job. What it does without the bus: `mode`.
+obeys. A higher order takes the place of the activity of a lower one. Decides nothing for the job. What it does without the bus: `mode`. What it runs:
+`training`; what it checks: `diagnosis`; what lives beside it: `companions`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from functools import partial
 from typing import Any
 
@@ -20,15 +21,18 @@ from aegis_proto.messages import encode
 from aegis_proto.phases import LostReason, OrderPhase
 from aegis_proto.state import HeadView, Order
 
-from aegis_agent import mode, ports
-from aegis_agent.checks.registry import Context, run_round
+from aegis_agent import mode
+from aegis_agent.activity import Activity
+from aegis_agent.companions import Companions
+from aegis_agent.diagnosis import diagnose
 from aegis_agent.executor import Executor, hello, last_word
 from aegis_agent.handover import LEAVE, REQUEUE, Exit, Status, WorkerTask, now_ms
 from aegis_agent.link import Uplink
 from aegis_agent.orders import ROUNDS, Rank, Verdict, judge
+from aegis_agent.presence import Presence
 from aegis_agent.reports import Reports
 from aegis_agent.runner import Run
-from aegis_agent.scope import scope_id, scope_prefix
+from aegis_agent.training import RUNS, Training
 from aegis_agent.writer import ReportWriter
 
 log = logging.getLogger(__name__)
@@ -37,14 +41,11 @@ HEARTBEAT = 5.0
 """Seconds between two heartbeats."""
 HOLD = 600.0
 """Seconds a worker whose command has ended waits for a bus that is away, before it leaves with the command's code."""
-PENDING_AGAIN = 30.0
-"""Seconds until "I am here" is said again while no new order has named us; doubled each time, at most ten times as long."""
 FLUSH = 5.0
 AHEAD = 1.0
 """Seconds that a notice of preemption may take to be stored before the command is told: the errors of its peers are to come after it."""
 INSIST = 30.0
 """Seconds that a preempted worker whose command has ended tries to be heard, where the bus is away: unheard, its going costs its peers a failure."""
-_RUNS = frozenset({OrderPhase.COMMAND, OrderPhase.HANG})
 _LEAVES = frozenset({OrderPhase.QUIT, OrderPhase.HANG_WITH_QUIT})
 
 
@@ -64,22 +65,17 @@ class Worker:
         self._start_wait = mode.start_wait_from(dict(environ))
         self._began = time.monotonic()
         self._beats = 0
-        self._pending_at = 0.0
-        self._pending_gap = PENDING_AGAIN
-        self._ended_at: float | None = None  # monotonic, end of the command, while we wait for the job's end
         self._terms = 0
-        self._activity: asyncio.Task[None] | None = None
         self._end: asyncio.Future[Exit] | None = None
-        self._reported: set[Rank] = set()
-        self._run_rank = Rank()
         self._why = ""
-        self._first = Rank()
-        """The highest order seen before we said that we are here."""
-        self._settled = False
-        """We have said that we are here: rounds that begin from now on count on this boot."""
         self._over = False
         """This attempt is over: another has its place, or its credentials were taken back."""
-        self._said_here = Rank()
+        self.presence = Presence(self.exec, self.uplink, self.write)
+        self.companions = Companions(self)
+        self.training = Training(
+            self.exec, self.write, self.companions, phase=lambda: self.phase, changed=self._tell_status, wanted=lambda: not self.plain
+        )
+        self._activity = Activity(self._could_not)
 
     # --- life -------------------------------------------------------------------------------------------------------------------
 
@@ -92,12 +88,14 @@ class Worker:
         else:
             self.uplink.open()
         tasks = [asyncio.create_task(work) for work in (self.reports.pump(), self._beat(), self._start_watch())]
+        self.companions.open()
         self._tell_status()
         try:
             last = await self._end
         finally:
             for task in tasks[1:]:
                 task.cancel()
+            await self.companions.close()
         if last.reason == LostReason.PREEMPTED and self.uplink.managed:
             until = time.monotonic() + min(INSIST, max(FLUSH, self.spec.preemptGrace))
             while self._terms < 2 and time.monotonic() < until and not await self.reports.flush(0.5):
@@ -117,29 +115,9 @@ class Worker:
     def _leaving(self) -> bool:
         return self._terms > 0 or self._over or bool(self.uplink.told) or self._end is None or self._end.done()
 
-    def _do(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Make `work` the activity. It begins when the one before has let go, and that is told to at once."""
-        before = self._activity
-        if before is not None:
-            before.cancel()
-
-        async def activity() -> None:
-            cancelled = False
-            while before is not None and not before.done():
-                try:
-                    await asyncio.wait((before,))
-                except asyncio.CancelledError:
-                    cancelled = True  # the next one waits for us, and we for the one before
-            if cancelled:
-                raise asyncio.CancelledError
-            try:
-                await work()
-            except Exception as error:
-                log.exception("the order could not be carried out")
-                if self.phase in ROUNDS:
-                    self.write.failed(self.phase, error)
-
-        self._activity = asyncio.create_task(activity())
+    def _could_not(self, error: Exception) -> None:
+        if self.phase in ROUNDS:
+            self.write.failed(self.phase, error)
 
     @property
     def last(self) -> Rank:
@@ -155,25 +133,24 @@ class Worker:
     def _on_head(self, head: HeadView) -> None:
         if self.plain or self._leaving:
             return
-        born = self._first if self._settled else None
-        decision = judge(self.last, head, uid=self.task.uid, pod=self.task.pod, attempt=self.task.attempt, born=born)
+        decision = judge(self.last, head, uid=self.task.uid, pod=self.task.pod, attempt=self.task.attempt, born=self.presence.born)
         if decision.verdict is Verdict.OTHER_JOB:
             return
-        if not self._settled:
-            self._first = max(self._first, decision.rank)
+        self.presence.saw(decision.rank)
         self.write.era = head.era
-        if decision.new_era and self._settled:
-            self._pending()
+        if decision.new_era and self.presence.settled:
+            self.presence.say()
         if decision.verdict is Verdict.SUPERSEDED:
             self._stop_and_leave("superseded")
         elif decision.verdict is Verdict.BEFORE:
             self.last = decision.rank
-            if self._settled:  # repeated: what we said may be among the reports that were lost
-                self._pending()
+            if self.presence.settled:  # repeated: what we said may be among the reports that were lost
+                self.presence.say()
         elif decision.verdict is Verdict.OBEY:
             self.last, self.phase = decision.rank, decision.phase
             log.info("order %s %s", decision.phase, decision.rank)
-            self._do(partial(self._obey, decision.phase, head.order))
+            self._activity.do(partial(self._obey, decision.phase, head.order))
+            self.companions.ordered(decision.phase)
             self._tell_status()
 
     def _on_reach(self) -> None:
@@ -187,8 +164,7 @@ class Worker:
     def _on_ready(self) -> None:
         """Connected, subscribed, and the head as it was before we said anything has been read: say that we are here."""
         if not self.plain and not self._leaving:
-            self._settled = True
-            self._pending()
+            self.presence.settle()
 
     def _on_signal(self, number: int) -> None:
         """SIGTERM or SIGINT: a notice of preemption (managed), or the end of a plain job. The second one kills."""
@@ -206,17 +182,9 @@ class Worker:
             return
         if self.phase in _LEAVES or self._over:
             return  # it leaves already, with the code it was told
-        self._notice()
-        self._do(self._preempted)
-
-    def _notice(self) -> None:
-        """Say that the platform takes this pod away, before anything of it ends."""
-        run = self.exec.run
-        if run is not None and self.phase in _RUNS:
-            run.preempted = True
-        if self.phase in ROUNDS or self.phase in _RUNS:
-            self.write.notice(OrderPhase.COMMAND if self.phase in _RUNS else self.phase, self.spec.preemptGrace)
-            self._reported.add(self.last)
+        if self.phase in ROUNDS or self.phase in RUNS:
+            self.training.notice(self.phase)
+        self._activity.do(self._preempted)
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.ensure_future(work)
@@ -226,80 +194,22 @@ class Worker:
 
     async def _obey(self, phase: OrderPhase, order: Order) -> None:
         if phase in (OrderPhase.BOOTCHECK, OrderPhase.TROUBLESHOOT):
-            await self._check(phase)
+            await diagnose(self.exec, self.training, self.write, phase, self.presence.address())
         elif phase is OrderPhase.COMMAND:
-            await self._command(order)
+            await self.training.command(order)
         elif phase is OrderPhase.STOP:
-            await self._stop(order.incarnation, grace=order.grace)
+            await self.training.stop(order.incarnation, grace=order.grace)
         elif phase is OrderPhase.HANG_WITH_QUIT:
-            await self._stop(order.incarnation, leaving=True, grace=order.grace)
+            await self.training.stop(order.incarnation, leaving=True, grace=order.grace)
             self._leave(LEAVE, "ordered", "told to leave this node")
         elif phase is OrderPhase.QUIT:
-            await self._stop(order.incarnation, leaving=True, grace=order.grace)
+            await self.training.stop(order.incarnation, leaving=True, grace=order.grace)
             self._leave(order.exitCode, "ended", "the job has ended")
         elif phase is OrderPhase.PLAIN:
-            await self._end_run()
+            await self.training.end()
             self._go_plain("the job runs as a plain job")
         elif phase is OrderPhase.HANG:
             self.exec.say("this run is marked as hung: nothing is stopped, checks of others may follow")
-
-    async def _end_run(self, grace: float = -1.0) -> bool:
-        """Stop the child and its tree, with the specification's grace unless another is given. True when everything is verified gone."""
-        run = self.exec.run
-        return run is None or (await run.stop(self.spec.stopGrace if grace < 0 else grace)).clean
-
-    async def _stop(self, incarnation: int, *, leaving: bool = False, grace: float = -1.0, reason: str = "") -> None:
-        clean = await self._end_run(grace)
-        self.write.stopped(self.exec.run, incarnation, clean=clean, leaving=leaving, reason=reason)
-
-    async def _check(self, phase: OrderPhase) -> None:
-        self.write.ack(phase)
-        gone = await self._end_run()
-        task = self.task
-        context = Context(scope_prefix(task.uid, task.pod, task.attempt), self.spec.cwd or os.getcwd(), os.getpid(), task.node)
-        scope = scope_id(task.uid, task.pod, task.attempt, "check")
-        began = time.monotonic()
-        results = await run_round(self.exec.reaper, phase.value, context, self.exec.environ, scope=scope)
-        failed = [f"{result.CheckType} failed: {result.Result}" for result in results if not result.Pass]
-        self.exec.say(f"{phase.value}: {len(results)} checks in {time.monotonic() - began:.3f} s: {'; '.join(failed) or 'passed'}")
-        port = ports.free_port(self.spec.masterPortRange) if self.exec.index == 0 else 0
-        self.write.checked(phase, results, address=self._address(), port=port, gone=gone)
-
-    async def _command(self, order: Order) -> None:
-        """Run the command of this incarnation, unless it runs already (a repeated round): then only the new round number is used from now on."""
-        self.write.ack(OrderPhase.COMMAND)
-        run = self.exec.run
-        self._run_rank = self.last
-        if run is not None and run.plan.incarnation == order.incarnation:
-            if run.stop_asked:  # one incarnation never runs twice here
-                await run.stop()
-                self.write.stood_still(run, "this run was stopped here before", now_ms())
-            elif run.result.done():
-                self._run_ended(run)
-            return
-        await self._end_run()
-        address = order.masterAddr or self.task.plainAddr or "127.0.0.1"
-        run = self.exec.start(order.incarnation, address, order.masterPort or self.task.plainPort)
-        self._ended_at = None
-        run.result.add_done_callback(lambda _: self._run_ended(run))
-        self._tell_status()
-
-    def _run_ended(self, run: Run) -> None:
-        """The command ended by itself, or something ended it that was not us: report it, once for each round."""
-        if run is not self.exec.run or self.plain or run.result.cancelled() or (run.ended_by_us and not run.preempted):
-            return
-        result = run.result.result()
-        self._ended_at = self._ended_at or time.monotonic()
-        # Of the run's own round when an order to stop has come meanwhile: it may still be the better evidence.
-        rank = self.last if self.phase in _RUNS else self._run_rank
-        if rank not in self._reported:
-            self._reported.add(rank)
-            error = self.write.ended(run, result, rank, self.exec.progress.step)
-            if error is not None:
-                self.exec.say(f"run {run.plan.incarnation} ended: {error.reason}, exit {error.exitCode}: {error.message}")
-        reason = result.ending.reason.value if result.ending else LostReason.PREEMPTED.value if run.preempted else "finished"
-        self.exec.note_end(last_word(self.task, result.code, reason=reason, run=run))
-        self._tell_status()
 
     async def _preempted(self) -> None:
         run = self.exec.run
@@ -308,7 +218,7 @@ class Worker:
             if self.uplink.connected:
                 await self.reports.flush(AHEAD)
             await run.stop(self.spec.preemptGrace)
-        await self._stop(self.last.incarnation, leaving=True, reason=LostReason.PREEMPTED.value)
+        await self.training.stop(self.last.incarnation, leaving=True, reason=LostReason.PREEMPTED.value)
         self._leave(REQUEUE, LostReason.PREEMPTED.value)
 
     def _stop_and_leave(self, why: str) -> None:
@@ -317,12 +227,12 @@ class Worker:
 
         async def work() -> None:
             self.exec.say(f"this attempt is over ({why}){': ' + self.uplink.why if self.exec.run is None else ': the command is stopped'}")
-            clean = await self._end_run()
+            clean = await self.training.end()
             if self.uplink.connected:
                 self.write.stopped(self.exec.run, self.last.incarnation, clean=clean, leaving=True)
             self._leave(REQUEUE, why)
 
-        self._do(work)
+        self._activity.do(work)
 
     # --- plain --------------------------------------------------------------------------------------------------------------------
 
@@ -365,6 +275,7 @@ class Worker:
             now = time.monotonic()
             if not self.plain:
                 self._look(now)
+                self.companions.look(now)
             if self.uplink.connected:
                 self._beats += 1
                 beat = self.write.heartbeat(self._beats, self.exec.run, self.exec.progress)
@@ -376,38 +287,20 @@ class Worker:
         if self._leaving:
             return
         if self.uplink.connected:
-            if self.last == self._said_here and self._settled and now - self._pending_at >= self._pending_gap:
-                self._pending_gap = min(2 * self._pending_gap, 10 * PENDING_AGAIN)
-                self._pending()
+            self.presence.say_again(now)
             return
         run, progress = self.exec.run, self.exec.progress
         silent = now - self.uplink.lost_at
-        if self._ended_at is not None and min(silent, now - self._ended_at) >= HOLD and run is not None and run.result.done():
+        ended_at = self.training.ended_at
+        if ended_at is not None and min(silent, now - ended_at) >= HOLD and run is not None and run.result.done():
             self._leave(run.result.result().code, "finished" if run.result.result().code == 0 else "error")
         elif run is not None and run.alive and not run.stop_asked and self.uplink.managed:
             told, since = self.uplink.told, progress.silence(now)
             gap, patient = progress.longest_gap, now < progress.long_until
             if mode.cut_off(silent=silent, told=told, since_progress=since, longest_gap=gap, expected_long=patient) is mode.CutOff.STOP:
-                self._do(partial(self._cut_off, run, silent))
-
-    async def _cut_off(self, run: Run, silent: float) -> None:
-        """Stop a child that stands still while nobody can be asked; the bus, when it returns, says what next."""
-        self.exec.say(f"cut off from the bus for {silent:.0f} s and no progress: the command is stopped")
-        began = now_ms()
-        await run.stop(self.spec.stopGrace)
-        self.write.stood_still(run, "cut off from the bus, and no progress", began)
+                self._activity.do(partial(self.training.cut_off, run, silent))
 
     # --- words --------------------------------------------------------------------------------------------------------------------
-
-    def _pending(self) -> None:
-        self._pending_at, self._said_here = time.monotonic(), self.last
-        self.write.pending(self.exec.run, self._address())
-
-    def _address(self) -> str:
-        if self.task.address:
-            return self.task.address
-        servers = self.uplink.servers or [self.task.credentials]
-        return ports.route_address(servers[0])
 
     def status(self) -> Status:
         run = self.exec.run

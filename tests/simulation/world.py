@@ -14,7 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import aegis_agent.companions
+import aegis_agent.diagnosis
 import aegis_agent.mode
+import aegis_agent.presence
 import aegis_agent.worker
 import aegis_bus.connection
 import aegis_jobcontroller.cache
@@ -54,7 +57,7 @@ STREAMS = {config["name"]: config for config in stream_configs() if config["name
 
 SCALED: tuple[tuple[Any, str, float], ...] = (
     (aegis_agent.worker, "HEARTBEAT", 2.0),
-    (aegis_agent.worker, "PENDING_AGAIN", 10.0),
+    (aegis_agent.presence, "PENDING_AGAIN", 10.0),
     (aegis_agent.worker, "HOLD", 60.0),
     (aegis_agent.mode, "CUT_OFF", 12.0),
     (aegis_jobcontroller.world, "SILENT", 6.0),
@@ -346,9 +349,12 @@ def _staged(world: World) -> Iterator[None]:
 
     for owner, name, value in SCALED:
         put(owner, name, value)
-    stand_ins = dict(Executor=agents.Executor, Uplink=agents.Link, run_round=agents.run_round, hello=lambda task: None, ports=agents.Ports)
-    for name, value in stand_ins.items():
+    for name, value in dict(Executor=agents.Executor, Uplink=agents.Link, hello=lambda task: None).items():
         put(worker, name, value)
+    put(aegis_agent.diagnosis, "run_round", agents.run_round)
+    put(aegis_agent.diagnosis, "ports", agents.Ports)
+    put(aegis_agent.presence, "ports", agents.Ports)
+    put(aegis_agent.companions, "COMPANIONS", ())
     put(agents, "WORLD", world)
     find = transitions.find
 
