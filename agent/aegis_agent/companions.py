@@ -38,8 +38,14 @@ class Companion:
         """At every heartbeat of a managed worker; `now` is monotonic seconds."""
 
 
-COMPANIONS: tuple[Callable[[Worker], Companion], ...] = ()
-"""Made in this order, once per worker."""
+def _evidence(worker: Worker) -> Companion:
+    from aegis_agent.evidence import Evidence
+
+    return Evidence(worker)
+
+
+COMPANIONS: tuple[Callable[[Worker], Companion], ...] = (_evidence,)
+"""Made in this order, once per worker. Imported when made: a bare command needs none of them."""
 
 
 class Companions:

@@ -127,7 +127,7 @@ class Executor:
             node=task.node,
             user=spec.env,
         )
-        self.progress = Progress()
+        progress = self.progress = Progress(began=time.monotonic())
         if self.state_dir is not None:
             (self.state_dir / EXIT_FILE).unlink(missing_ok=True)
         self.run = Run(
@@ -149,6 +149,7 @@ class Executor:
         if warning and warning not in self._warned:
             self._warned.add(warning)
             self.say(warning)
+        self.run.watch = lambda lines: progress.printed(lines, time.monotonic())
         self.run.start()
         return self.run
 

@@ -12,6 +12,7 @@ import shutil
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 BUFFER = 4 << 20
@@ -144,6 +145,8 @@ class Stream:
         self._prefix = prefix
         self._stamp = stamp
         self._tail = tail
+        self.watch: Callable[[bytes], None] | None = None
+        """Is told of every whole line, as it was printed."""
         self._rest = b""
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -194,6 +197,8 @@ class Stream:
             self._timer = self._loop.call_later(PARTIAL_AFTER, self._flush)
 
     def _show(self, lines: bytes) -> None:
+        if self.watch is not None:
+            self.watch(lines)
         if self._tail is not None:
             for line in lines[-TAIL * 1000 :].split(b"\n")[-TAIL - 1 : -1]:
                 self._tail.append(line.rpartition(b"\r")[2].decode("utf-8", "replace")[:2000])

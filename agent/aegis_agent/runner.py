@@ -12,7 +12,7 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,6 +85,8 @@ class Run:
         self.preempted = False
         self.stop_asked = False
         self.gone: Ended | None = None
+        self.watch: Callable[[bytes], None] | None = None
+        """Is told of every whole line that a rank prints; set before `start`."""
         self._reaper = reaper
         self._environ = dict(environ)
         self._cwd = cwd
@@ -169,6 +171,7 @@ class Run:
             prefix = b"" if self._raw else f"[{who} i{plan.incarnation}] ".encode()
             for pipe_end, sink, keep in ((child.stdout, self._out, None), (child.stderr, self._err, tail)):
                 streams.append(Stream(os.dup(pipe_end.fileno()), sink, log, prefix, keep, stamp=self._stamp))
+                streams[-1].watch = self.watch
                 pipe_end.close()
         return _Rank(local, child, streams, tail, log, error_file)
 

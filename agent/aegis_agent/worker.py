@@ -32,6 +32,7 @@ from aegis_agent.orders import ROUNDS, Rank, Verdict, judge
 from aegis_agent.presence import Presence
 from aegis_agent.reports import Reports
 from aegis_agent.runner import Run
+from aegis_agent.signature import Signature
 from aegis_agent.training import RUNS, Training
 from aegis_agent.writer import ReportWriter
 
@@ -65,6 +66,7 @@ class Worker:
         self._start_wait = mode.start_wait_from(dict(environ))
         self._began = time.monotonic()
         self._beats = 0
+        self.signature = Signature()
         self._terms = 0
         self._end: asyncio.Future[Exit] | None = None
         self._why = ""
@@ -278,7 +280,9 @@ class Worker:
                 self.companions.look(now)
             if self.uplink.connected:
                 self._beats += 1
-                beat = self.write.heartbeat(self._beats, self.exec.run, self.exec.progress)
+                run = self.exec.run
+                look = self.signature.look(run.pids if run is not None and run.alive else (), now)
+                beat = self.write.heartbeat(self._beats, run, self.exec.progress, now, look)
                 self.uplink.core(subjects.heartbeat(self.task.job, self.task.pod), encode(beat))
             await asyncio.sleep(HEARTBEAT)
 

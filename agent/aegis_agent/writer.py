@@ -11,6 +11,7 @@ from aegis_proto.messages import (
     CheckResult,
     ErrorData,
     FinishData,
+    HangData,
     Heartbeat,
     Message,
     PendingData,
@@ -24,6 +25,7 @@ from aegis_agent.orders import Rank
 from aegis_agent.progress import Progress
 from aegis_agent.reports import Reports
 from aegis_agent.runner import Run, RunResult
+from aegis_agent.signature import Look
 
 
 class ReportWriter:
@@ -94,10 +96,18 @@ class ReportWriter:
         data = ErrorData(reason=LostReason.HUNG.value, message=why, diedAt=at, exitCode=exit_code(run))
         self._put(ReportKind.ERROR, MessageType.ERROR, OrderPhase.COMMAND.value, data)
 
-    def heartbeat(self, n: int, run: Run | None, progress: Progress) -> Heartbeat:
+    def looked(self, silence: float, sign: str, where: str) -> None:
+        """What the run looks like while it is marked as hung."""
+        data = HangData(kind="look", silence=round(silence, 1), sign=sign, message=where[:300])
+        self._put(ReportKind.HANG, MessageType.ERROR, "hang", data)
+
+    def heartbeat(self, n: int, run: Run | None, progress: Progress, now: float, look: Look) -> Heartbeat:
         """The `n`th of this boot; not a report: it goes by core and may be lost. Steps of an earlier incarnation are not told as this one's."""
         incarnation = max(self.rank.incarnation, 0)
         ours = run is not None and run.plan.incarnation == incarnation
+        if not ours:
+            progress, look = Progress(), Look()
+        silence, longest = progress.silence(now), progress.longest_gap or 0.0
         return Heartbeat(
             boot=self.boot,
             n=n,
@@ -105,9 +115,15 @@ class ReportWriter:
             incarnation=incarnation,
             seqNum=max(self.rank.seq_num, 0),
             running=run is not None and run.alive,
-            step=progress.step if ours else -1,
+            step=progress.step,
             queued=self.queue.queued,
-            checkpoint=progress.checkpoint if ours else -1,
+            checkpoint=progress.checkpoint,
+            silence=-1.0 if silence is None else round(silence, 1),
+            quiet=-1.0 if progress.line_at is None else round(now - progress.line_at, 1),
+            patience=round(max(0.0, progress.long_until - now), 1),
+            gap=round(max(5 * progress.usual_gap, 2 * longest), 1) if progress.usual_gap else 0.0,
+            sign=look.sign,
+            cpu=round(look.cpu, 2),
         )
 
     def _put(self, kind: ReportKind, type_: MessageType, phase: str, data: object, rank: Rank | None = None, *, late: bool = False) -> None:

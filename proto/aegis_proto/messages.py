@@ -117,13 +117,14 @@ class StoppedData(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class HangData(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`kind` hang | slow marks the pod; `cleared` withdraws the mark."""
+    """`kind` hang | slow marks the pod; `cleared` withdraws the mark. `look` marks nobody: what the run looked like when the order was `hang`."""
 
     kind: str = "hang"
     cleared: bool = False
     silence: float = 0.0  # seconds
     rank: Number = -1
     message: str = ""
+    sign: str = ""  # with `look`: waiting (in a collective) | elsewhere | "" where no stack could be taken
 
 
 class Heartbeat(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -138,6 +139,12 @@ class Heartbeat(msgspec.Struct, frozen=True, omit_defaults=True):
     step: Number = -1
     queued: Number = 0  # reports not yet acknowledged by the bus
     checkpoint: Number = -1  # step of the last complete checkpoint, where the training told it
+    silence: float = -1.0  # seconds since the last sign of progress of this run, -1 = none yet
+    quiet: float = -1.0  # seconds since anything was printed, -1 = nothing yet
+    patience: float = 0.0  # seconds that the run may still be quiet: it said that it saves, evaluates, loads
+    gap: float = 0.0  # longest of: 5 usual pauses between steps, 2 longest ones; 0 = not learned yet
+    sign: str = ""  # how its processes look: stopped | blocked | busy | idle
+    cpu: float = -1.0  # cores used since the last heartbeat
 
 
 class Fact(msgspec.Struct, frozen=True, omit_defaults=True):

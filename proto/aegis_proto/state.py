@@ -174,6 +174,7 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     stopGrace: float = 15.0  # seconds
     preemptGrace: float = 300.0
     hangTimeout: float = 600.0
+    hangSilence: float = 0.0  # seconds without progress until a run is marked as hung; 0 = learned from its steps, at most hangTimeout
     firstStepTimeout: float = 3600.0
     placingTimeout: float = 1800.0
     pendingTimeout: float = 600.0

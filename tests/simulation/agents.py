@@ -17,6 +17,7 @@ from aegis_agent.progress import Progress
 from aegis_agent.reasons import Ending
 from aegis_agent.runner import RunResult
 from aegis_agent.scope import Ended
+from aegis_agent.signature import Look
 from aegis_proto.ids import pod_index
 from aegis_proto.messages import CheckResult, HangData
 from aegis_proto.phases import LostReason, MessageType, ReportKind
@@ -174,6 +175,13 @@ async def run_round(reaper: Any, phase: str, context: Any, environ: Any, *, scop
         raise CannotDiagnose
     at = int((START + world.loop.now) * 1000)
     return [CheckResult(name, False, "simulated", at) for name in machine.failing] or [CheckResult("gpu", True, "", at)]
+
+
+class Signature:
+    """Stands for `aegis_agent.signature.Signature`: there are no processes to look at."""
+
+    def look(self, roots: object, now: float) -> Look:
+        return Look()
 
 
 class Ports:

@@ -349,7 +349,8 @@ def _staged(world: World) -> Iterator[None]:
 
     for owner, name, value in SCALED:
         put(owner, name, value)
-    for name, value in dict(Executor=agents.Executor, Uplink=agents.Link, hello=lambda task: None).items():
+    stand_ins = dict(Executor=agents.Executor, Uplink=agents.Link, Signature=agents.Signature, hello=lambda task: None)
+    for name, value in stand_ins.items():
         put(worker, name, value)
     put(aegis_agent.diagnosis, "run_round", agents.run_round)
     put(aegis_agent.diagnosis, "ports", agents.Ports)

@@ -76,6 +76,15 @@ class PlatformWord:
 
 
 @dataclass(frozen=True, slots=True)
+class Look:
+    """For the judge of hangs: what a worker's stacks say while its run is marked."""
+
+    index: int
+    sign: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
 class Taken:
     """What one stored message means."""
 
@@ -89,6 +98,9 @@ class Taken:
     peer_error: int = -1
     """Place that reports Error or hang."""
     word: PlatformWord | None = None
+    look: Look | None = None
+    marks: int = -1
+    """Place that its own worker marks, or whose mark it withdraws: not ours to take away."""
 
 
 def take(state: JobState, subject: str, data: bytes, time_ms: int) -> Taken:
@@ -175,10 +187,12 @@ def _of_present(state: JobState, index: int, message: Message, body: msgspec.Str
     if message.incarnation != head.incarnation:
         return Taken(dropped="incarnation", heard=index)
     if isinstance(body, HangData):
+        if body.kind == "look":
+            return Taken(dropped="look", heard=index, look=Look(index, body.sign, words(body.message)))
         if body.kind not in ("hang", "slow"):
             return Taken(bad=f"hang of kind {body.kind!r}")
         mark = ev.Marked(*who, incarnation=message.incarnation, kind=body.kind, cleared=body.cleared, message=words(body.message))
-        return Taken((mark,), heard=index, peer_error=-1 if body.cleared else index)
+        return Taken((mark,), heard=index, peer_error=-1 if body.cleared else index, marks=index)
     if isinstance(body, ErrorData):
         # Of an older round of the same incarnation too: better evidence may still move the count. The machine looks at the round.
         errored = ev.Errored(

@@ -117,6 +117,10 @@ class Judge:
             watch.heard = now
             watch.unconfirmed_since = now if watch.unconfirmed_since >= 0 else -1.0
 
+    def listening(self, now: float) -> bool:
+        """What is silent now is silent: we would have heard it."""
+        return now >= self._quiet_until
+
     def follow(self, present: Iterable[tuple[int, int, str, bool]], now: float) -> None:
         """`present`: (index, attempt, boot, suspect in the state) of every worker that is there. New ones start their clock now, others go.
         Who is suspect in the state is so for us, until it is heard, whoever found it; what was found and not stored is found again."""

@@ -332,6 +332,8 @@ class JobOwner:
         now = time.monotonic()
         for finding in await self.watch.tick(batch.state, now):
             match finding:
+                case ev.Marked():
+                    self._step(batch, finding, now_ms)
                 case Suspect(index, attempt, suspect):
                     self._step(batch, ev.SuspectChanged(index, attempt, suspect), now_ms)
                 case Dead(index, attempt, reason, why, silent):

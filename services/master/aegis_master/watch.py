@@ -20,10 +20,12 @@ from aegis_proto.state import Head, JobState
 
 from aegis_master import counting, metrics
 from aegis_master.clock import ServerClock
+from aegis_master.events import Marked
 from aegis_master.intake import Taken
 from aegis_master.judge import AskPlatform, Dead, Judge, Suspect
 from aegis_master.publish import Publisher
 from aegis_master.settings import OwnerSettings
+from aegis_master.stall import Stall
 
 log = structlog.get_logger("aegis.master.watch")
 _heartbeat = msgspec.json.Decoder(Heartbeat)
@@ -42,6 +44,9 @@ class Watch:
         self.settings = settings
         self.job = job
         self.judge = Judge(settings.judge, time.monotonic())
+        self.stall = Stall(time.monotonic())
+        self._marked_by_us: set[int] = set()
+        self._marked_by_them: set[int] = set()
         self._incarnation = -1
         self.checkpoint = -1
         """Newest complete checkpoint (step) that a worker told in the present incarnation."""
@@ -64,6 +69,8 @@ class Watch:
             return
         step = beat.step if beat.incarnation == self._incarnation else -1
         counted = self.judge.heartbeat(index, beat.attempt, beat.boot, beat.n, now=time.monotonic(), step=step)
+        if counted:
+            self.stall.beat(index, beat, time.monotonic())
         if counted and beat.incarnation == self._incarnation and beat.checkpoint > self.checkpoint:
             self.checkpoint = beat.checkpoint
         (_COUNTED if counted else _OTHER).inc()
@@ -76,6 +83,10 @@ class Watch:
             self._answered_at = now
         if taken.peer_error >= 0:
             self.judge.peer_error(taken.peer_error, now)
+        if taken.look is not None:
+            self.stall.looked(taken.look.index, taken.look.sign, taken.look.where)
+        if taken.marks >= 0:
+            self._marked_by_them.add(taken.marks)
         if taken.word is not None:
             self.judge.platform(taken.word.index, taken.word.attempt, taken.word.running, now)
 
@@ -85,13 +96,14 @@ class Watch:
 
     # --- each second -----------------------------------------------------------------------------------------------------------------
 
-    async def tick(self, state: JobState, now: float) -> list[Suspect | Dead]:
-        """Who became suspect or dead; also tells progress."""
+    async def tick(self, state: JobState, now: float) -> list[Suspect | Dead | Marked]:
+        """Who became suspect, dead or hung, or advances again; also tells progress."""
         head = state.head
         self._follow(state, now)
+        marks = self._marks(state, now)
         if (witness := witness_of(head)) >= 0:
             self.judge.peer_error(witness, now)
-        found: list[Suspect | Dead] = []
+        found: list[Suspect | Dead | Marked] = [*marks]
         for finding in self.judge.tick(now):
             if isinstance(finding, AskPlatform):
                 await self._ask_platform(finding.index, finding.attempt)
@@ -100,12 +112,38 @@ class Watch:
         await self._tell_progress(head, now)
         return found
 
+    def _marks(self, state: JobState, now: float) -> list[Marked]:
+        """What the marks of a hang should be and are not. Those that a worker asked for itself are its own."""
+        head = state.head
+        if head.phase is not Phase.RUN_COMMAND or head.mode is not Mode.MANAGED or not self.judge.listening(now):
+            return []
+        present = {i: pod for i, pod in enumerate(state.pods()) if pod.present and not pod.finished and not pod.toQuit}
+        hung = self.stall.tick(state.spec, present, now)
+        if hung is not None and (waiting := [i for i in present if i not in hung.indexes]):
+            self.judge.peer_error(waiting[0], now)  # it is missed by others, should it be silent
+        wanted = set(hung.indexes) if hung is not None else set()
+        if hung is not None:  # by whoever owned this job before: the same silence
+            self._marked_by_us |= {i for i, pod in present.items() if pod.mark == "hang"}
+        marks = []
+        for i, pod in present.items():
+            if i in wanted and not pod.mark:
+                self._marked_by_us.add(i)
+                why = hung.why if hung is not None else ""
+                marks.append(Marked(i, pod.attempt, pod.boot, head.incarnation, message=f"({why})"))
+        for i, pod in present.items():
+            if i not in wanted and pod.mark == "hang" and i in self._marked_by_us - self._marked_by_them:
+                marks.append(Marked(i, pod.attempt, pod.boot, head.incarnation, cleared=True))
+        return marks
+
     def _follow(self, state: JobState, now: float) -> None:
         """Who is to be watched: who is there, while the job is managed."""
         if state.head.incarnation != self._incarnation:
             self._incarnation = state.head.incarnation
             self.checkpoint = -1
             self.judge.forget_steps()
+            self._marked_by_us, self._marked_by_them = set(), set()
+            ran_for = (self.clock.now_ms() - state.head.runStartedAt) / 1000 if state.head.runStartedAt else 0.0
+            self.stall.follow(self._incarnation, now, max(0.0, ran_for))
         if state.shards is self._followed:
             return
         self._followed = state.shards

@@ -32,11 +32,11 @@ OFFLINE = {"aegis_lognexus", "aegis_lemon", "aegis_netmon"}
 PURE = {
     "aegis_master": [
         *("machine", "transitions", "counting", "rounds", "orders", "places", "reports", "asked", "draft", "ledger", "story", "events"),
-        *("invariants", "judge", "intake"),
+        *("invariants", "judge", "intake", "stall"),
     ],
     "aegis_jobcontroller": ["plan", "facts", "pending", "world", "lost", "checked"],
     "aegis_lognexus": ["evidence", "readings", "verdict", "share"],
-    "aegis_agent": ["orders", "env", "nested", "mode"],
+    "aegis_agent": ["orders", "env", "nested", "mode", "progress"],
     "aegis_netmon": [
         *("series", "rates", "ber", "flaps", "health", "expected", "limits", "topology", "users", "routing"),
         *("correlate", "pairs", "transport", "sweep", "fabricpoll", "watch", "sensors", "uplinks", "rollout", "hostpoll", "ufmlog"),
