@@ -11,9 +11,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import random
 import sys
 import tempfile
 import time
+import uuid
 from pathlib import Path
 
 from aegis_bus.connection import Bus
@@ -22,28 +24,34 @@ from aegis_bus.jobstore import JobStore, Loaded
 from aegis_bus.natsserver import NatsServer
 from aegis_proto import messages
 from aegis_proto.phases import OrderPhase, Phase
+from aegis_proto.shards import encode as encode_shard
 from aegis_proto.state import RECENT, ErrorNode, Head, JobSpec, JobState, Order, Owner, Pod, Transition, empty_shards
 from aegis_proto.streams import stream_configs
 
 BAR_MS = 50.0
 
 
+REASONS = ("collateral: peer closed the connection while in all_reduce"[:64], "killed by signal 9", "gpuLost: Xid 79", "CUDA out of memory")
+IDS = [str(uuid.UUID(int=random.Random(n).getrandbits(128))) + f"{random.Random(-n - 1).getrandbits(64):016x}" for n in range(1 << 15)]
+
+
 def full_pod(index: int, n: int) -> Pod:
-    """A pod with every field in use, its reason at the longest allowed."""
+    """A pod with every field in use, as a platform fills them: ids of its own, random ones where real ones are random (no two pods pack as one)."""
     return Pod(
         ip=f"10.{index >> 16}.{(index >> 8) & 255}.{index & 255}",
         node=f"gpu-node-{index:05d}",
         innerPhase=Phase.TROUBLESHOOTING,
         finished=bool(n % 2),
         retries=n % 10,
-        reason="collateral: peer closed the connection while in all_reduce"[:64],
-        ts=1_796_000_000_000 + n,
+        reason=REASONS[index % len(REASONS)],
+        ts=1_796_000_000_000 + 1000 * n + index * 37 % 997,
         attempt=1 + n % 3,
-        boot="0123456789abcdef",
-        uid=f"uid-{index:05d}-abcdef",
+        boot=IDS[index][36:],
+        uid=IDS[index][:36],
         stopped=n,
         acked=n,
         exitCode=1,
+        oldBoot=IDS[-1 - index][36:],
     )
 
 
@@ -111,7 +119,7 @@ async def measure(store: JobStore, loaded: Loaded, shards: int, rounds: int, n: 
         began = time.perf_counter()
         loaded = await store.commit(loaded, new)
         times.append((time.perf_counter() - began) * 1000)
-        size = len(messages.encode(new.head)) + sum(len(messages.encode(shard)) for shard in new.shards[:shards])
+        size = len(messages.encode(new.head)) + sum(len(encode_shard(shard)) for shard in new.shards[:shards])
     times.sort()
     row = {
         "shards": shards,
@@ -148,7 +156,8 @@ async def bench(workers: int, rounds: int, sync: str) -> dict[str, object]:
                 "sync": sync,
                 "bar_ms": BAR_MS,
                 "head_bytes": len(messages.encode(loaded.state.head)),
-                "shard_bytes": max(len(messages.encode(shard)) for shard in loaded.state.shards),
+                "shard_bytes": max(len(encode_shard(shard)) for shard in loaded.state.shards),
+                "shard_json_bytes": max(len(messages.encode(shard)) for shard in loaded.state.shards),
                 "load_ms": round(load_ms, 2),
                 "rows": rows,
                 "ok": rows[-1]["p99_ms"] <= BAR_MS,
@@ -165,7 +174,7 @@ def main() -> int:
     result = asyncio.run(bench(options.workers, options.rounds, options.sync))
     print(
         f"{result['workers']} workers, sync {result['sync']}: head {result['head_bytes']} B, "
-        f"largest shard {result['shard_bytes']} B, load {result['load_ms']} ms"
+        f"largest shard {result['shard_bytes']} B ({result['shard_json_bytes']} B of JSON), load {result['load_ms']} ms"
     )
     print(f"{'dirty shards':>12} {'p50 ms':>8} {'p99 ms':>8} {'max ms':>8} {'bytes/round':>12}")
     for row in result["rows"]:  # type: ignore[attr-defined]

@@ -152,12 +152,12 @@ class Bus(Supervisor):
 
     async def batch(
         self,
-        messages: Sequence[tuple[str, bytes, int | None]],
+        messages: Sequence[jetstream.Part],
         timeout: float = 5.0,
         ttl: float | None = None,
         rollup: bool = False,
     ) -> PubAck:
-        """Store all messages (subject, data, expected last sequence or None) or none.
+        """Store all messages (subject, data or what makes it, expected last sequence or None) or none.
 
         The PubAck names the last sequence; the others precede it without a gap.
 

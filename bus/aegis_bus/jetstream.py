@@ -12,7 +12,7 @@ import functools
 import math
 import secrets
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
@@ -32,6 +32,10 @@ AGENT_PAYLOAD = 65536
 """Bytes the template of agents and node daemons allows; the server closes the connection above it."""
 SINGLE_TRY = 2.0
 MINIMUM_SERVER = (2, 12, 0)
+
+
+Part = tuple[str, bytes | Callable[[], bytes], int | None]
+"""One message of a batch: subject, body or what makes it, expected last sequence of the subject (0 = none yet, None = any)."""
 
 
 class PubAck(msgspec.Struct, frozen=True):
@@ -133,8 +137,11 @@ async def publish(bus: Bus, subject: str, data: bytes, *, msg_id: str | None, ex
             await asyncio.sleep(0.2)
 
 
-async def batch(bus: Bus, messages: Sequence[tuple[str, bytes, int | None]], timeout: float, ttl: float | None, rollup: bool) -> PubAck:
-    """First and last message are requests (their answers carry refusals), those between are not; all go over one connection."""
+async def batch(bus: Bus, messages: Sequence[Part], timeout: float, ttl: float | None, rollup: bool) -> PubAck:
+    """First and last message are requests (their answers carry refusals), those between are not; all go over one connection.
+
+    While the server answers the first (it opens a store on its disk for the batch) the bodies of the others are made.
+    """
     if not messages:
         raise ValueError("an empty batch")
     batch_id = secrets.token_hex(16)
@@ -142,25 +149,38 @@ async def batch(bus: Bus, messages: Sequence[tuple[str, bytes, int | None]], tim
     last = len(messages)
     await bus.wait_connected(timeout)
     link = cast(Link, bus._link)
-    committing = False
-    answer: dict[str, Any] = {}
+    committing = last == 1
+
+    def headers_of(number: int, expect: int | None) -> dict[str, str]:
+        headers = _headers(None, expect, ttl)
+        if rollup:
+            headers["Nats-Rollup"] = "sub"
+        if last > 1:
+            headers |= {"Nats-Batch-Id": batch_id, "Nats-Batch-Sequence": str(number)}
+            if number == last:
+                headers["Nats-Batch-Commit"] = "1"
+        return headers
+
+    async def ask(number: int, subject: str, data: bytes, expect: int | None) -> dict[str, Any]:
+        reply = await bus.single(link, subject, data, headers_of(number, expect), max(0.001, deadline - time.monotonic()))
+        return _answer(bus, subject, reply)
+
     try:
-        for number, (subject, data, expect) in enumerate(messages, 1):
-            headers = _headers(None, expect, ttl)
-            if rollup:
-                headers["Nats-Rollup"] = "sub"
-            if last > 1:
-                headers |= {"Nats-Batch-Id": batch_id, "Nats-Batch-Sequence": str(number)}
-                if number == last:
-                    headers["Nats-Batch-Commit"] = "1"
-            bus.check_size(link, subject, data, headers)
-            if number in (1, last):
-                committing = number == last
-                reply = await bus.single(link, subject, data, headers, max(0.001, deadline - time.monotonic()))
-                answer = _answer(bus, subject, reply)
-            else:
-                await link.send(subject, data, headers)
-        return _ack(messages[-1][0], answer)
+        first = asyncio.create_task(ask(1, messages[0][0], await _body(messages[0][1]), messages[0][2]))
+        try:
+            bodies = [await _body(data) for _, data, _ in messages[1:]]
+        except BaseException:
+            first.cancel()
+            raise
+        answer = await first
+        if last == 1:
+            return _ack(messages[0][0], answer)
+        for number, (subject, _, expect) in enumerate(messages[1:-1], 2):
+            headers = headers_of(number, expect)
+            bus.check_size(link, subject, bodies[number - 2], headers)
+            await link.send(subject, bodies[number - 2], headers)
+        committing = True
+        return _ack(messages[-1][0], await ask(last, messages[-1][0], bodies[-1], messages[-1][2]))
     except LinkLost as lost:
         if committing and lost.sent:
             metrics.UNKNOWN.labels(bus.service).inc()
@@ -171,6 +191,14 @@ async def batch(bus: Bus, messages: Sequence[tuple[str, bytes, int | None]], tim
             metrics.UNKNOWN.labels(bus.service).inc()
             raise errors.UnknownResult(f"batch on {messages[0][0]}: no answer within {timeout:g} s") from None
         raise errors.Unreachable(f"E101 batch on {messages[0][0]}: no answer to its first message within {timeout:g} s; not committed") from None
+
+
+async def _body(data: bytes | Callable[[], bytes]) -> bytes:
+    """One body; between two that have to be made others get their turn."""
+    if isinstance(data, bytes):
+        return data
+    await asyncio.sleep(0)
+    return data()
 
 
 async def api(bus: Bus, verb: str, body: dict[str, Any] | None, timeout: float) -> dict[str, Any]:

@@ -7,29 +7,32 @@ CAS publish; else one atomic batch, head first. An unknown result is settled by 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
-from aegis_proto import WIRE_VERSION, messages, subjects
+from aegis_proto import WIRE_VERSION, messages, shards, subjects
 from aegis_proto.state import SHARD, Head, JobSpec, JobState, Owner, Pod
 
 from aegis_bus import errors, metrics
 from aegis_bus.connection import Bus, Stored
 from aegis_bus.crashpoint import crashpoint
+from aegis_bus.jetstream import Part
 
 log = logging.getLogger(__name__)
 
+Extra = tuple[str, Callable[[], bytes]]
+"""Subject and what makes the body: shards are packed while the server opens the batch."""
 S = TypeVar("S", bound=msgspec.Struct)
 
 STREAM = "CTL"
 KEEP_ENDED = 7 * 86400.0
 """Seconds that an ended job stays readable."""
 
-_shard_decoder = msgspec.json.Decoder(tuple[Pod, ...])
 _version_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -67,8 +70,8 @@ class JobStore:
         if spec_item is None:
             raise errors.Unreadable(f"job {job}: the head is there, the specification ({subjects.job_spec(job)}) is not")
         spec = _decode(job, JobSpec, spec_item.data)
-        shards = tuple(_decode_shard(job, k, by_subject.get(subjects.job_pods(job, k))) for k in range(-(-head.workerNum // SHARD)))
-        return self._loaded(JobState(head, shards, spec), head_item.seq, head_item.time_ms)
+        pods = tuple(_decode_shard(job, k, by_subject.get(subjects.job_pods(job, k))) for k in range(-(-head.workerNum // SHARD)))
+        return self._loaded(JobState(head, pods, spec), head_item.seq, head_item.time_ms)
 
     async def head(self, job: str) -> tuple[Head, int, int] | None:
         """(head, sequence, server time in ms) alone."""
@@ -115,7 +118,7 @@ class JobStore:
         state = loaded.state.with_head(owner=Owner(replica, loaded.state.head.owner.term + 1))
         return await self._write(state.head.job, state, loaded.seq, [])
 
-    async def _write(self, job: str, state: JobState, expect: int, extra: list[tuple[str, bytes]]) -> Loaded:
+    async def _write(self, job: str, state: JobState, expect: int, extra: list[Extra]) -> Loaded:
         # What has ended is written whole, with an end of its own for every subject and no history under it.
         final = state.head.phase.terminal
         async with self._locks.setdefault(job, asyncio.Lock()):
@@ -125,14 +128,14 @@ class JobStore:
                 if final:
                     self._locks.pop(job, None)
 
-    async def _write_locked(self, job: str, state: JobState, expect: int, extra: list[tuple[str, bytes]], final: bool) -> Loaded:
+    async def _write_locked(self, job: str, state: JobState, expect: int, extra: list[Extra], final: bool) -> Loaded:
         subject, data = subjects.job_state(job), messages.encode(state.head)
         ttl = KEEP_ENDED if final else None
         crashpoint("bus.before-commit")
         started = time.perf_counter()
         try:
             if extra:
-                whole: list[tuple[str, bytes, int | None]] = [(subject, data, expect), *((name, body, None) for name, body in extra)]
+                whole: list[Part] = [(subject, data, expect), *((name, body, None) for name, body in extra)]
                 seq = (await self._bus.batch(whole, ttl=ttl, rollup=final)).seq - len(extra)
             else:
                 seq = (await self._bus.publish(subject, data, expect=expect)).seq
@@ -178,13 +181,13 @@ class JobStore:
         return Loaded(state, seq, time_ms)
 
 
-def _whole(state: JobState) -> list[tuple[str, bytes]]:
+def _whole(state: JobState) -> list[Extra]:
     """Everything but the head."""
-    return [(subjects.job_spec(state.head.job), messages.encode(state.spec)), *_shards(state, range(len(state.shards)))]
+    return [(subjects.job_spec(state.head.job), functools.partial(messages.encode, state.spec)), *_shards(state, range(len(state.shards)))]
 
 
-def _shards(state: JobState, which: Iterable[int]) -> list[tuple[str, bytes]]:
-    return [(subjects.job_pods(state.head.job, k), messages.encode(state.shards[k])) for k in which]
+def _shards(state: JobState, which: Iterable[int]) -> list[Extra]:
+    return [(subjects.job_pods(state.head.job, k), functools.partial(shards.encode, state.shards[k])) for k in which]
 
 
 def decode_head(job: str, data: bytes) -> Head:
@@ -216,6 +219,6 @@ def _decode_shard(job: str, k: int, item: Stored | None) -> tuple[Pod, ...]:
     if item is None:
         raise errors.Unreadable(f"job {job}: shard {k} ({subjects.job_pods(job, k)}) is missing")
     try:
-        return _shard_decoder.decode(item.data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        return shards.decode(item.data)
+    except messages.BadMessage as error:
         raise errors.Unreadable(f"job {job}: shard {k} is not readable: {error}") from None

@@ -131,7 +131,13 @@ SUMMARY = api.JobSummary(JOB, "digits", NS, "RunCommand", 3, 3, 1, 3, 1, uid=UID
 ENTRIES: list[Entry] = [
     # CTL
     Entry("aegis.job.{job}.state", subjects.job_state(JOB), "head of a job's state: the fence, and the order itself", Head, HEAD),
-    Entry("aegis.job.{job}.pods.{shard}", subjects.job_pods(JOB, 0), "pods 256k to 256k+255, array-encoded", tuple[Pod, ...], PODS),
+    Entry(
+        "aegis.job.{job}.pods.{shard}",
+        subjects.job_pods(JOB, 0),
+        "pods 256k to 256k+255, array-encoded; zstd over the JSON from 4 KB on (aegis_proto.shards)",
+        tuple[Pod, ...],
+        PODS,
+    ),
     Entry(
         "aegis.job.{job}.spec", subjects.job_spec(JOB), "what the user submitted; never republished (its environment may hold secrets)", JobSpec, SPEC
     ),

@@ -1,7 +1,7 @@
 """The state of a job: a head and shards of pods (DESIGN.md §3, "Job state").
 
 Frozen structs: the phase machine makes new ones and leaves the old; a shard is dirty when it is another object than before.
-Sizes measured by `bench/commit_scale.py`: the head stays <= 16 KB, a shard of 256 pods <= 48 KB.
+Sizes measured by `bench/commit_scale.py`: the head stays <= 16 KB, a shard of 256 pods <= 16 KB as stored (`aegis_proto.shards`).
 """
 
 from __future__ import annotations

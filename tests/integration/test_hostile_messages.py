@@ -10,7 +10,7 @@ import msgspec
 import psutil
 import pytest
 from aegis_bus.errors import BusError
-from aegis_proto import messages, subjects
+from aegis_proto import messages, shards, subjects
 from support.house import house
 
 COMMAND = [sys.executable, str(Path(__file__).parent / "support" / "command.py")]
@@ -127,7 +127,7 @@ async def test_nothing_that_is_sent_ends_a_service_or_disturbs_a_job(tmp_path: P
             d = {**doc, "job": name, "owner": {"replica": "", "term": 1}, **change}
             for s, x in (
                 (subjects.job_spec(name), messages.encode(state.spec)),
-                (subjects.job_pods(name, 0), messages.encode(state.shards[0])),
+                (subjects.job_pods(name, 0), shards.encode(state.shards[0])),
                 (subjects.job_state(name), msgspec.json.encode(d)),
             ):
                 with contextlib.suppress(BusError):

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from aegis_master import invariants
 from aegis_master.events import Event
 from aegis_master.trace import Trace
 from aegis_proto.messages import decode
 from aegis_proto.phases import FailedReason, Mode, Phase
-from aegis_proto.state import Head, JobSpec, JobState, Pod, Transition
+from aegis_proto.shards import decode as decode_shard
+from aegis_proto.state import Head, JobSpec, JobState, Transition
 from simulation.training import PLAIN, Child
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from simulation.world import World
 
 History = tuple[JobState | None, list[Transition], set[int], int, Counter[str], Counter[str]]
-_shard = msgspec.json.Decoder(tuple[Pod, ...])
 LATE = 15.0
 """Seconds by which the news of a loss may be late: it is counted for the run in which it is heard."""
 ASKED = {"restart": "restart", "suspend": "suspend"}
@@ -109,7 +108,7 @@ class Check:
         for message in messages[1:]:
             kind = message.subject.split(".")[3]
             if kind == "pods":
-                shards[int(message.subject.split(".")[4])] = _shard.decode(message.data)
+                shards[int(message.subject.split(".")[4])] = decode_shard(message.data)
             elif kind == "spec":
                 spec = decode(JobSpec, message.data)
         self.state = after = JobState(head, tuple(shards), spec)

@@ -9,13 +9,12 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-import msgspec
 import structlog
 from aegis_bus.connection import Bus
 from aegis_bus.crashpoint import crashpoint
 from aegis_bus.errors import Unreadable
 from aegis_bus.jobstore import decode_head
-from aegis_proto import credapi, ids, messages, subjects
+from aegis_proto import credapi, ids, messages, shards, subjects
 from aegis_proto.state import SHARD, Head, Pod
 
 from aegis_credentials import accounts
@@ -30,7 +29,6 @@ log = structlog.get_logger()
 
 FRESH = 0.5
 """Seconds a job's state may be served from memory when it grants; whatever it would refuse is read anew first."""
-_shards = msgspec.json.Decoder(tuple[Pod, ...])
 
 
 @dataclass(frozen=True)
@@ -84,8 +82,8 @@ class Authority:
             if stored is None:
                 raise Unreadable(f"job {seen.head.job}: shard {k} is missing")
             try:
-                seen.shards[k] = _shards.decode(stored.data)
-            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                seen.shards[k] = shards.decode(stored.data)
+            except messages.BadMessage as error:
                 raise Unreadable(f"job {seen.head.job}: shard {k}: {error}") from None
         return seen.shards[k][index % SHARD].attempt
 

@@ -252,7 +252,7 @@ async def test_an_idle_job_outlives_any_age_with_ctl_as_shipped(make_bus: MakeBu
 
 async def test_a_full_ctl_refuses_new_jobs_and_evicts_nobody(make_bus: MakeBus) -> None:
     bus = await make_bus()
-    await create_streams(bus, {"CTL"}, CTL={"max_bytes": 200_000})
+    await create_streams(bus, {"CTL"}, CTL={"max_bytes": 60_000})
     store = JobStore(bus)
     quiet = await store.create(new_job(job="quiet"))
     with pytest.raises(errors.Rejected, match="maximum bytes exceeded") as caught:
