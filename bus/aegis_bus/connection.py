@@ -59,8 +59,8 @@ class Bus(Supervisor):
 
         What is published while there is no connection is missed; around a renewal a message may come twice (not in a queue group).
         """
-        if not inspect.iscoroutinefunction(handler):
-            raise TypeError(f"the handler of {subject} must be an async function")
+        if workers > 1 and not inspect.iscoroutinefunction(handler):
+            raise TypeError(f"the handler of {subject} is called as messages arrive: it has no workers")
         deadline = time.monotonic() + timeout
         sub = Subscription(self, subject, queue, handler, workers)
         self._subs.add(sub)

@@ -375,9 +375,13 @@ def refused(identity: Identity, reason: str, detail: str = "") -> errors.Credent
     return errors.refused(identity.name, reason, expired_for, detail)
 
 
+def headers_of(msg: NatsMsg) -> Headers:
+    """Headers of a message; nats-py names some by members of an enum."""
+    return {key if type(key) is str else str(getattr(key, "value", key)): value for key, value in msg.headers.items()} if msg.headers else {}
+
+
 def as_reply(msg: NatsMsg) -> Reply:
     """A message of nats-py with its status taken apart."""
-    # nats-py names some headers by members of an enum
-    headers = {key if type(key) is str else str(getattr(key, "value", key)): value for key, value in msg.headers.items()} if msg.headers else {}
+    headers = headers_of(msg)
     status = headers.get("Status", "") if not msg.data else ""
     return Reply(bytes(msg.data), headers, status, headers.get("Description", ""))

@@ -100,7 +100,7 @@ class OrderedReader:
             await self._sub.unsubscribe()
         self._drop()
 
-    async def _on_msg(self, msg: Msg) -> None:
+    def _on_msg(self, msg: Msg) -> None:
         self._queue.put_nowait(msg)
 
     def _on_link(self) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from nats.aio.msg import Msg as NatsMsg
 
 from aegis_bus import errors, metrics
-from aegis_bus.link import Headers, Link, as_reply
+from aegis_bus.link import Headers, Link, headers_of
 
 if TYPE_CHECKING:
     from aegis_bus.connection import Bus
@@ -41,12 +42,14 @@ class Msg(msgspec.Struct, frozen=True):
         return bool(self.reply) and self._bus.core(self.reply, data, via=self._link)
 
 
-Handler = Callable[[Msg], Awaitable[None]]
+Handler = Callable[[Msg], Awaitable[None]] | Callable[[Msg], None]
+"""Runs in a task of the bus; a plain function is called as the message arrives, before the next is read, and must be short."""
 
 
 class Subscription:
-    """A core subscription that outlives connections. Its handler runs in tasks of the bus: one message after another, or `workers` side by side.
+    """A core subscription that outlives connections.
 
+    A handler that waits runs in tasks of the bus: one message after another, or `workers` side by side.
     A task is made when a message would have to wait for it, and stays.
     """
 
@@ -64,10 +67,15 @@ class Subscription:
         self._busy = 0
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def _on_msg(self, link: Link, msg: NatsMsg) -> None:
-        reply = as_reply(msg)
+    async def _call(self, link: Link, msg: NatsMsg) -> None:
         try:
-            self._inbox.put_nowait(Msg(msg.subject, reply.data, reply.headers, msg.reply, self._bus, link))
+            self._handler(self._msg(link, msg))
+        except Exception:
+            self._failed()
+
+    async def _on_msg(self, link: Link, msg: NatsMsg) -> None:
+        try:
+            self._inbox.put_nowait(self._msg(link, msg))
         except asyncio.QueueFull:
             metrics.SLOW.labels(self._bus.service).inc()
         if len(self._tasks) < self._workers and self._inbox.qsize() + self._busy > len(self._tasks):
@@ -78,18 +86,25 @@ class Subscription:
             msg = await self._inbox.get()
             self._busy += 1
             try:
-                await self._handler(msg)
+                await cast(Awaitable[None], self._handler(msg))
             except Exception:
-                metrics.HANDLER_ERRORS.labels(self._bus.service).inc()
-                log.exception("handler of %s failed", self.subject)
+                self._failed()
             finally:
                 self._busy -= 1
                 self._inbox.task_done()
 
+    def _msg(self, link: Link, msg: NatsMsg) -> Msg:
+        return Msg(msg.subject, bytes(msg.data), headers_of(msg), msg.reply, self._bus, link)
+
+    def _failed(self) -> None:
+        metrics.HANDLER_ERRORS.labels(self._bus.service).inc()
+        log.exception("handler of %s failed", self.subject)
+
     async def attach(self, link: Link) -> None:
         """Subscribe on a new link, then leave the old one: nothing is missed between."""
         old, remote = self._link, self._remote
-        self._remote = await link.subscribe(self.subject, self.queue, functools.partial(self._on_msg, link))
+        on_msg = self._on_msg if inspect.iscoroutinefunction(self._handler) else self._call
+        self._remote = await link.subscribe(self.subject, self.queue, functools.partial(on_msg, link))
         self._link, self.refused = link, None
         if old is not None:
             await old.drain(remote)

@@ -53,7 +53,7 @@ class Level:
     async def start(self) -> None:
         await self._bus.subscribe("aegis.view.job.*.state", self._on_head)
 
-    async def _on_head(self, msg: Msg) -> None:
+    def _on_head(self, msg: Msg) -> None:
         job = subjects.token(msg.subject, 3)
         try:
             head = decode_head(job, msg.data)

@@ -247,14 +247,14 @@ class Cache:
 
     # --- heartbeats and heads ------------------------------------------------------------------------------------------------------
 
-    async def on_beat(self, msg: Msg) -> None:
+    def on_beat(self, msg: Msg) -> None:
         node = subjects.token(msg.subject, 2)
         now = time.monotonic()
         if now - self._beats.get(node, 0.0) >= SILENT:
             self._touch("beats")
         self._beats[node] = now
 
-    async def on_head(self, msg: Msg) -> None:
+    def on_head(self, msg: Msg) -> None:
         """`aegis.view.job.<j>.state`: only what was accepted is republished."""
         self._head(subjects.token(msg.subject, 3), msg.data, int(msg.headers.get("Nats-Sequence", "0")))
 

@@ -75,7 +75,7 @@ class Heads:
         self._decoded.pop(job, None)
         self.progress.pop(job, None)
 
-    async def _on_head(self, msg: Msg) -> None:
+    def _on_head(self, msg: Msg) -> None:
         job = subjects.token(msg.subject, 3)
         seq = int(msg.headers.get("Nats-Sequence", "0"))
         if not msg.data:
@@ -85,7 +85,7 @@ class Heads:
             self._clock.saw(time_ms(stamp))
         self._put(job, seq, msg.data)
 
-    async def _on_progress(self, msg: Msg) -> None:
+    def _on_progress(self, msg: Msg) -> None:
         try:
             self.progress[subjects.token(msg.subject, 3)] = decode(Progress, msg.data)
         except BadMessage as error:

@@ -59,7 +59,7 @@ class Watch:
 
     # --- what is heard ---------------------------------------------------------------------------------------------------------------
 
-    async def on_heartbeat(self, msg: Msg) -> None:
+    def on_heartbeat(self, msg: Msg) -> None:
         """One heartbeat; the cheapest path of the service."""
         try:
             beat = _heartbeat.decode(msg.data)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aegis_bus import errors, link
+from aegis_bus import errors, link, metrics
 from aegis_bus.connection import Bus, Msg
 from aegis_bus.identity import Identity
 from aegis_bus.natsserver import NatsServer, free_port
@@ -206,8 +206,6 @@ async def test_a_handler_that_raises_or_is_slow_stops_neither_itself_nor_others(
 
 
 async def test_a_handler_too_slow_loses_its_own_messages_and_they_are_counted(make_bus: MakeBus, monkeypatch: pytest.MonkeyPatch) -> None:
-    from aegis_bus import metrics
-
     monkeypatch.setattr("aegis_bus.subscription.QUEUE", 10)
     bus = await make_bus(name="slowtest")
     begun, release, seen = asyncio.Event(), asyncio.Event(), []
@@ -228,10 +226,25 @@ async def test_a_handler_too_slow_loses_its_own_messages_and_they_are_counted(ma
     await until(lambda: len(seen) == 11)
 
 
-async def test_a_plain_function_is_no_handler(make_bus: MakeBus) -> None:
-    bus = await make_bus()
-    with pytest.raises(TypeError, match=r"handler of a\.b must be an async function"):
-        await bus.subscribe("a.b", lambda msg: None)  # type: ignore[arg-type, return-value]
+async def test_a_plain_function_is_called_as_messages_arrive_and_one_that_raises_hears_the_next(make_bus: MakeBus) -> None:
+    bus = await make_bus(name="plain-1")
+    heard: list[bytes] = []
+
+    def hear(msg: Msg) -> None:
+        heard.append(msg.data)
+        if msg.data == b"bad":
+            raise ValueError("bad")
+
+    sub = await bus.subscribe("a.*", hear)
+    errors_before = metrics.HANDLER_ERRORS.labels("plain")._value.get()
+    for data in (b"1", b"bad", b"2"):
+        bus.core("a.b", data)
+    await until(lambda: len(heard) == 3)
+    assert heard == [b"1", b"bad", b"2"]
+    assert metrics.HANDLER_ERRORS.labels("plain")._value.get() == errors_before + 1
+    assert not sub._tasks
+    with pytest.raises(TypeError, match=r"handler of a\.c .* no workers"):
+        await bus.subscribe("a.c", hear, workers=2)
 
 
 async def test_request_and_reply_and_nobody_there(make_bus: MakeBus) -> None:
