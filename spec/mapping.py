@@ -14,7 +14,7 @@ from aegis_master import events, trace
 from aegis_master.draft import counts_of, tally_of
 from aegis_master.rounds import FINDINGS, Finding
 from aegis_proto.messages import CheckResult
-from aegis_proto.phases import LostReason, Mode, OrderPhase, Phase
+from aegis_proto.phases import FailedReason, LostReason, Mode, OrderPhase, Phase
 from aegis_proto.state import Deadline, Head, JobSpec, JobState, Order, Pod
 from msgspec.structs import replace
 
@@ -73,13 +73,19 @@ def holder(state: JobState) -> str:
     return f"w{int(state.head.countedPod[1:]) + 1}" if state.head.countedPod else "nobody"
 
 
+def failed_reason(state: JobState) -> str:
+    """A stop that a rule asks for is a stop that is asked for."""
+    reason = state.head.failedReason
+    return "none" if reason is None else FailedReason.STOPPED.value if reason is FailedReason.PROGRESS else reason.value
+
+
 HEAD: dict[str, Any] = {
     "phase": lambda s: s.head.phase.value,
     "mode": lambda s: s.head.mode.value,
     "recoverCount": lambda s: s.head.recoverCount,
     "failures": lambda s: s.head.failures,
     "shouldQuit": lambda s: s.head.shouldQuit,
-    "failedReason": lambda s: s.head.failedReason.value if s.head.failedReason else "none",
+    "failedReason": failed_reason,
     "started": lambda s: s.head.started,
     "booted": lambda s: s.head.booted,
     "counted": counted,

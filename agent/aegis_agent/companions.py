@@ -44,7 +44,13 @@ def _evidence(worker: Worker) -> Companion:
     return Evidence(worker)
 
 
-COMPANIONS: tuple[Callable[[Worker], Companion], ...] = (_evidence,)
+def _checkpoints(worker: Worker) -> Companion:
+    from aegis_agent.ckpt.watch import CheckpointWatch
+
+    return CheckpointWatch(worker)
+
+
+COMPANIONS: tuple[Callable[[Worker], Companion], ...] = (_evidence, _checkpoints)
 """Made in this order, once per worker. Imported when made: a bare command needs none of them."""
 
 

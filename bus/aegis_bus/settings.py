@@ -88,12 +88,16 @@ class JobSettings:
     placing_timeout: float = duration(1800.0)
     pending_timeout: float = duration(600.0)
     round_timeout: float = duration(600.0)
+    no_progress_runs: int = 3
+    """Failed runs in a row without a new checkpoint after which a job stops; 0 = never."""
 
 
 @dataclass(frozen=True)
 class HangSettings:
     timeout: float = duration(600.0)
     first_step: float = duration(3600.0)
+    silence: float = duration(0.0)
+    """Without progress until a run is marked as hung; 0 = learned from its steps, at most `timeout`."""
 
 
 @dataclass(frozen=True)

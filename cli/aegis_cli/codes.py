@@ -232,6 +232,13 @@ _ROWS = [
         "A new run resumes from the last checkpoint.",
     ),
     Code(
+        "E304",
+        "no progress",
+        "Run after run failed (noProgressRuns, 3) and no new checkpoint came: a further restart would most likely end the same way, none was made.",
+        "aegis job why JOB. Often the newest checkpoint cannot be used (NaN, a changed configuration): resume from an older one.",
+        DO_NOT_REQUEUE,
+    ),
+    Code(
         "W201",
         "no checkpoint seen",
         "After a fault every worker starts again. What the training wrote last is where it resumes; when it writes nothing, it begins at step 0.",

@@ -34,6 +34,8 @@ def exit_code(detail: JobDetail, signalled: int = 0) -> int:
         return 0
     if job.failedReason == FailedReason.STOPPED:
         return 128 + signalled if signalled else codes.STOPPED
+    if job.failedReason == FailedReason.PROGRESS:
+        return codes.DO_NOT_REQUEUE
     if job.failedReason in (FailedReason.COMMAND, FailedReason.EXITED):
         return own or codes.NEGATIVE
     if job.failedReason in (FailedReason.BOOT, FailedReason.PLACING):
@@ -57,6 +59,9 @@ def problem(detail: JobDetail, signalled: int = 0) -> CliError | None:
         return CliError("E111", not_found(detail), exit=code)
     if job.failedReason == FailedReason.EXITED:
         return CliError("W202", f"{job.job} ran without Aegis and ended with exit code {job.exitCode}", exit=code)
+    if job.failedReason == FailedReason.PROGRESS:
+        last = detail.transitions[-1].message if detail.transitions else "no new checkpoint"
+        return CliError("E304", f"{job.job}: {last}", f"aegis job why {job.job}", exit=code)
     if job.failedReason in (FailedReason.BOOT, FailedReason.PLACING):
         last = detail.transitions[-1].message if detail.transitions else ""
         why = "a worker could not be started" if job.failedReason == FailedReason.BOOT else "no node could take a worker in time"

@@ -59,6 +59,8 @@ FROM_CONFIG = {
     "job.roundTimeout": "roundTimeout",
     "hang.timeout": "hangTimeout",
     "hang.firstStep": "firstStepTimeout",
+    "hang.silence": "hangSilence",
+    "job.noProgressRuns": "noProgressRuns",
     "checkpoint.dir": "checkpointDir",
 }
 """Setting -> field of a job that it is the default of."""

@@ -35,6 +35,7 @@ RANGES: dict[str, tuple[float, float, str]] = {
     "stopGrace": (0, 3600, " s"),
     "preemptGrace": (0, 86400, " s"),
     "hangTimeout": (1, 7 * 86400, " s"),
+    "noProgressRuns": (0, 1_000, ""),
     "hangSilence": (0, 7 * 86400, " s"),
     "firstStepTimeout": (1, 7 * 86400, " s"),
     "placingTimeout": (1, 30 * 86400, " s"),

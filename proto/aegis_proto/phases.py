@@ -92,6 +92,7 @@ class FailedReason(StrEnum):
     STOPPED = "stopped"
     COMMAND = "command"  # exit 126/127: the command itself cannot be started; not counted, not retried
     EXITED = "exited"  # plain job: the command's own exit code
+    PROGRESS = "progress"  # run after run failed and no checkpoint came
 
 
 class LostReason(StrEnum):

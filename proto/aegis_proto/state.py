@@ -176,6 +176,8 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     hangTimeout: float = 600.0
     hangSilence: float = 0.0  # seconds without progress until a run is marked as hung; 0 = learned from its steps, at most hangTimeout
     firstStepTimeout: float = 3600.0
+    noProgressRuns: int = 3
+    """Failed runs in a row without a new checkpoint after which the job stops; 0 = never. Not before a checkpoint was seen in this job."""
     placingTimeout: float = 1800.0
     pendingTimeout: float = 600.0
     roundTimeout: float = 600.0
@@ -252,6 +254,8 @@ class Head(msgspec.Struct, frozen=True):
     tellsSteps: bool = False
     """A worker told a step at least once: each further run is restoring until its first step."""
     checkpointStep: int = -1
+    fruitless: int = 0
+    """Counted failures since the newest checkpoint came."""
     checkpointAt: int = 0  # ms, last complete checkpoint of the present run
     gpuType: str = ""
     user: str = ""

@@ -10,6 +10,7 @@ Commands (words, then `key=value`); `W` is a place number, a list `0,2` or `all`
   mark W [slow] [cleared] [inc=N] · checkpoint step=N [inc=N] · progress step=N [inc=N] · suspect W [off] · plain W · exit W code=N
   deadline [kind=K]      the one that stands in the head passes
   stop · suspend · resume · restart · healthy · gap · era NAME · set max-retry=N
+  rule      what the owner asks for by itself when runs bring nothing
   wait SECONDS · again (the last event once more) · takeover (all that is kept is what is stored)
   pods · order · ledger · story      print
 `at=before` is just before the stop order. Time starts at 0 and every event takes 1 s.
@@ -18,8 +19,8 @@ Commands (words, then `key=value`); `W` is a place number, a list `0,2` or `all`
 from __future__ import annotations
 
 import msgspec
+from aegis_master import asked, ledger, machine, story
 from aegis_master import events as ev
-from aegis_master import ledger, machine, story
 from aegis_master.invariants import broken, broken_step
 from aegis_proto.messages import CheckResult
 from aegis_proto.phases import LostReason
@@ -122,6 +123,9 @@ class Player:
         }
         if verb in whole:
             return [whole[verb]]
+        if verb == "rule":
+            asked_for = asked.fruitless(self.state)
+            return [asked_for] if asked_for else []
         if verb == "deadline":
             deadline = head.deadline
             kind = flags.get("kind", deadline.kind if deadline else "none")

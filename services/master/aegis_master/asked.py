@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from aegis_proto.ids import pod_name
 from aegis_proto.phases import FailedReason, LedgerState, LostReason, Mode, OrderPhase, Phase
+from aegis_proto.state import JobState
 from msgspec.structs import replace
 
 from aegis_master import counting, ledger, orders, rounds
@@ -15,6 +16,8 @@ from aegis_master.events import EraChanged, PlainExit, PlainFact, RestartAsked, 
 from aegis_master.reports import where_to
 from aegis_master.transitions import Trigger
 
+DO_NOT_REQUEUE = 76
+"""Exit code of a job that would only fail again (INTERFACE.md §2)."""
 TERMINATED = 143
 """Exit code of a job that was stopped: 128 + SIGTERM."""
 
@@ -25,9 +28,21 @@ def by(event: StopAsked | SuspendAsked | ResumeAsked | RestartAsked | SettingCha
 
 
 def stop(draft: Draft, event: StopAsked) -> None:
-    rounds.fail(draft, Trigger.STOPPED, FailedReason.STOPPED, code=TERMINATED, message=by(event))
+    if event.no_progress:
+        rounds.fail(draft, Trigger.STOPPED, FailedReason.PROGRESS, code=DO_NOT_REQUEUE, cause=FailedReason.PROGRESS.value, message=event.reason)
+    else:
+        rounds.fail(draft, Trigger.STOPPED, FailedReason.STOPPED, code=TERMINATED, message=by(event))
     if event.grace >= 0 and draft.head.order.phase is OrderPhase.QUIT:
         draft.set(order=replace(draft.head.order, grace=event.grace))
+
+
+def fruitless(state: JobState) -> StopAsked | None:
+    """Run after run failed and no checkpoint came: it would go on so until the budget is spent. Said by level, so that no takeover forgets it."""
+    head, most = state.head, state.spec.noProgressRuns
+    recovering = head.phase in (Phase.RESTARTING, Phase.TROUBLESHOOTING) and head.mode is Mode.MANAGED and not head.adopting
+    if not (recovering and 0 < most <= head.fruitless and head.checkpointStep >= 0):
+        return None
+    return StopAsked(reason=f"no checkpoint after step {head.checkpointStep} in {head.fruitless} runs", no_progress=True)
 
 
 def suspend(draft: Draft, event: SuspendAsked) -> None:

@@ -51,6 +51,7 @@ def count(draft: Draft, index: int, reason: LostReason) -> bool:
     draft.change(index, retries=draft.pod(index).retries + 1, reason=reason.value[:MAX_REASON])
     draft.set(
         failures=head.failures + 1,
+        fruitless=head.fruitless + 1,
         recoverCount=min(head.recoverCount + 1, head.maxRetry),
         countedIncarnation=head.incarnation,
         countedPod=f"w{index}",
@@ -92,6 +93,7 @@ def take_back(draft: Draft) -> None:
     holder = int(head.countedPod[1:])
     draft.put(holder, replace(draft.pod(holder), retries=draft.pod(holder).retries - 1))
     failures = head.failures - 1
+    draft.set(fruitless=max(0, head.fruitless - 1))
     draft.set(failures=failures, recoverCount=min(failures, head.maxRetry), countedPod="", countedEvidence=0, countMoved=True)
 
 
@@ -112,7 +114,7 @@ def aligned(pod: Pod, recover_count: int) -> Pod:
 def give_back(draft: Draft) -> None:
     """The budget is whole again (retryResetAfter)."""
     draft.each(lambda pod: replace(pod, retries=0) if pod.retries else pod)
-    draft.set(failures=0, recoverCount=0)
+    draft.set(failures=0, recoverCount=0, fruitless=0)
 
 
 def spend(draft: Draft) -> None:

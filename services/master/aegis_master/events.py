@@ -173,6 +173,8 @@ class StopAsked:
     who: str = ""
     reason: str = ""
     grace: float = -1.0  # seconds; below 0 = the specification's
+    no_progress: bool = False
+    """Asked by a rule, not by a person: the runs fail one after the other and nothing comes of them."""
 
 
 @dataclass(frozen=True, slots=True)

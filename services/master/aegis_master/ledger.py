@@ -35,6 +35,7 @@ CHARGED: dict[str, str] = {
     LostReason.COLLATERAL.value: "user",
     LostReason.PORT.value: "aegis",
     LostReason.NO_ANSWER.value: "aegis",
+    "progress": "user",
     "era": "aegis",
     "restart": "operator",
     "suspend": "operator",

@@ -30,8 +30,8 @@ from aegis_proto.ids import pod_name
 from aegis_proto.phases import LedgerState, Phase
 from aegis_proto.state import JobState, Transition
 
+from aegis_master import asked, intake, machine, metrics
 from aegis_master import events as ev
-from aegis_master import intake, machine, metrics
 from aegis_master.batch import Batch, fresh, last_sequence, urgency
 from aegis_master.clock import ServerClock
 from aegis_master.effects import Effects
@@ -310,6 +310,8 @@ class JobOwner:
             self._fire_again = time.monotonic() + 1.0
             self._step(batch, ev.DeadlinePassed(deadline.kind, deadline.seqNum, deadline.incarnation), now_ms)
             crashpoint("master.deadline-before-commit")
+        if (stop := asked.fruitless(batch.state)) is not None:
+            self._step(batch, stop, now_ms)
         reset = batch.state.spec.retryResetAfter
         head = batch.state.head
         if reset > 0 and head.phase is Phase.RUN_COMMAND and head.failures and now_ms - head.runStartedAt >= reset * 1000:

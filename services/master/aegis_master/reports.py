@@ -208,6 +208,8 @@ def checkpointed(draft: Draft, event: Checkpointed) -> None:
     if event.incarnation != head.incarnation or head.phase is not Phase.RUN_COMMAND:
         draft.drop("incarnation")
         return
+    if event.step > head.checkpointStep:
+        draft.set(fruitless=0)
     draft.set(checkpointStep=max(event.step, head.checkpointStep), step=max(event.step, head.step), checkpointAt=draft.now)
     draft.set(ledger=ledger.save(ledger.advance(head.ledger, draft.now), draft.now))
     if head.tally.marked:
