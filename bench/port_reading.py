@@ -19,9 +19,9 @@ import time
 import urllib.request
 from pathlib import Path
 
-from aegis_netmon import hostpoll
+from aegis_agent.daemon.ports import Ports, PortSettings, message
 from aegis_parsers.ib import counters
-from aegis_parsers.ib.live import Reader
+from aegis_proto.messages import encode
 
 EXPORTER = "prometheus-node-exporter"
 FACTS = {"state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": "400 Gb/sec (4X NDR)", "link_layer": "InfiniBand", "lid": "0x4"}
@@ -66,13 +66,14 @@ def tree(root: Path, ports: int) -> int:
 
 
 def ours(root: Path, polls: int, ports: int) -> dict[str, float]:
-    reader = Reader(root)
+    reader = Ports(PortSettings(root=str(root)))
     begun = time.process_time()
     for n in range(polls):
-        made = hostpoll.read("node", float(n), "boot", reader.poll())
-        assert len(made.polls) == ports
+        made = message("boot", n, reader.read())
+        told = encode(made)
+        assert len(made.ports) == ports
     used = time.process_time() - begun
-    return {"cpu_us_per_port": round(1e6 * used / polls / ports, 1), "counters_per_port": len(made.polls[0].values)}
+    return {"cpu_us_per_port": round(1e6 * used / polls / ports, 1), "counters_per_port": len(made.names), "message_bytes": len(told)}
 
 
 def theirs(path: str, sysfs: Path, polls: int, ports: int) -> dict[str, float]:

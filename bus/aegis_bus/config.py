@@ -27,6 +27,7 @@ from aegis_bus.settings import (
     LognexusSettings,
     LogsSettings,
     MasterSettings,
+    NetmonSettings,
     ServiceSettings,
 )
 
@@ -50,6 +51,7 @@ class Config:
     master: MasterSettings = field(default_factory=MasterSettings)
     credentials: CredentialsSettings = field(default_factory=CredentialsSettings)
     lognexus: LognexusSettings = field(default_factory=LognexusSettings)
+    netmon: NetmonSettings = field(default_factory=NetmonSettings)
     job: JobSettings = field(default_factory=JobSettings)
     hang: HangSettings = field(default_factory=HangSettings)
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)

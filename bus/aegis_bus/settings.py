@@ -124,16 +124,41 @@ class LognexusSettings:
     """Where lines are sent on: loki+http://..., openobserve+https://..., otlp+http://... (`aegis_lognexus.sinks`)."""
 
 
+@dataclass(frozen=True)
+class NetmonSettings:
+    """The network monitor. `fabric`: this machine is on the fabric and has infiniband-diags, so that it may sweep it."""
+
+    state: str = ""
+    """Folder for what is remembered over a restart; empty = what the streams still hold."""
+    round: float = duration(5.0)
+    """Time between two judgements."""
+    fabric: bool = False
+    prefix: tuple[str, ...] = ()
+    """Words before each of the fabric's tools, as sudo."""
+    sweep: float = duration(60.0)
+    budget: float = duration(30.0)
+    """Time between two sweeps of the fabric, and what one may take."""
+    expected: tuple[str, ...] = ()
+    """Ports that every node should have up, as mlx5_0/1 or mlx5_0/1@400 (Gb/s); empty = what its peers have."""
+    limits: str = ""
+    """A file of limits over those that come with Aegis."""
+    reports: str = ""
+    """A folder with what tools printed that need other rights: ibdiagnet, ibswinfo, UFM's log."""
+    forget: float = duration(7 * 86400.0)
+    """A node of which nothing was heard for so long is forgotten."""
+
+
 SECTIONS: dict[str, type[Any]] = {
     "bus": BusSettings,
     "service": ServiceSettings,
     "master": MasterSettings,
     "credentials": CredentialsSettings,
     "lognexus": LognexusSettings,
+    "netmon": NetmonSettings,
     "job": JobSettings,
     "hang": HangSettings,
     "checkpoint": CheckpointSettings,
     "logs": LogsSettings,
 }
-UNTRUSTED_MAY_NOT_SET = ("bus", "credentials", "lognexus")
+UNTRUSTED_MAY_NOT_SET = ("bus", "credentials", "lognexus", "netmon")
 """Sections that the file of the working folder may not set: a cloned folder is not trusted."""

@@ -54,9 +54,9 @@ _ROWS = [
     ),
     Code(
         "E104",
-        "no such job, context or code",
+        "no such job, link, context or code",
         "Nothing of that name is known here, or it lies in another namespace.",
-        "aegis job ls --all, aegis context ls, aegis explain.",
+        "aegis job ls --all, aegis net ls, aegis context ls, aegis explain.",
         NOT_FOUND,
     ),
     Code(

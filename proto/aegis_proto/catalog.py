@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from aegis_proto import api, api_nodes, blobs, credapi, logs, messages, subjects
+from aegis_proto import api, api_nodes, blobs, credapi, logs, messages, net, subjects
 from aegis_proto.ids import job_id
 from aegis_proto.phases import FactKind, LedgerState, LostReason, MessageType, OrderPhase, Phase
 from aegis_proto.state import Deadline, Head, JobSpec, Ledger, Order, Owner, Pod, Transition
@@ -126,6 +126,10 @@ VERDICT = messages.Verdict(
 LOG_BATCH = logs.LogBatch(UID, 1, BOOT, 812, (logs.LogLine(AT, 1, 3, "out", "step 120 loss 2.318"),), NODE)
 BLOB = blobs.pieces(b"(a pickle)", "flight", uid=UID, attempt=1, incarnation=1, rank=3, name="nccl_trace_rank_3", at=AT)[0]
 STORED = logs.StoredLine("2026-11-30T08:53:20.000Z", JOB, "w0", 3, 1, "out", NODE, 1, BOOT, 812, AT, "step 120 loss 2.318")
+PORTS = net.NodePorts(
+    BOOT, AT, ("symbol_error", "port_xmit_data"), (net.PortCounts("mlx5_0", 1, "b83fd20300123456", "ACTIVE", 400.0, "InfiniBand", 4711, (0, 812)),)
+)
+LINK = net.LinkInfo("0000000000200003-5-0000000000200010-2", "degraded", "leaf2 port 5", "spine1 port 2", jobs=(net.TouchedJob(JOB, False),))
 SUMMARY = api.JobSummary(JOB, "digits", NS, "RunCommand", 3, 3, 1, 3, 1, uid=UID, createdAt=AT)
 
 ENTRIES: list[Entry] = [
@@ -204,7 +208,7 @@ ENTRIES: list[Entry] = [
     # LOGS, METRICS, BLOBS, DLQ
     Entry("aegis.job.{job}.log.{pod}", subjects.job_log(JOB, "w0"), "log lines of a worker, in batches", logs.LogBatch, LOG_BATCH, reserved=True),
     Entry("aegis.job.{job}.metric.{pod}", subjects.job_metric(JOB, "w0"), "one message per worker and poll", reserved=True),
-    Entry("aegis.net.{node}.counter", subjects.net_counter(NODE), "link counters of a node, one message per poll", reserved=True),
+    Entry("aegis.net.{node}.counter", subjects.net_counter(NODE), "ports of a node, whole, one message per poll", net.NodePorts, PORTS),
     Entry(
         "aegis.job.{job}.blob.{pod}.{id}",
         subjects.blob(JOB, "w0", "flight-1"),
@@ -354,6 +358,34 @@ ENTRIES: list[Entry] = [
         logs.VerdictsQuery(JOB),
         logs.VerdictsAnswer,
         logs.VerdictsAnswer((VERDICT,)),
+    ),
+    # requests: netmon
+    Entry(
+        "aegis.rpc.netmon.query.links.{namespace}",
+        subjects.rpc_query("netmon", "links", NS),
+        "links, alarms first, with the jobs on them; adaptive routing and firmware",
+        net.LinksQuery,
+        net.LinksQuery(bad=True),
+        net.LinksAnswer,
+        net.LinksAnswer((LINK,), 1),
+    ),
+    Entry(
+        "aegis.rpc.netmon.query.link.{namespace}",
+        subjects.rpc_query("netmon", "link", NS),
+        "one link with its counters and dips",
+        net.LinkQuery,
+        net.LinkQuery("leaf2 port 5"),
+        net.LinkAnswer,
+        net.LinkAnswer(LINK, (net.CounterRow("leaf2 port 5", "symbol_error", 16, "counting", 900, 900, 60.0),)),
+    ),
+    Entry(
+        "aegis.rpc.netmon.query.job.{namespace}",
+        subjects.rpc_query("netmon", "job", NS),
+        "what a job uses of the network, and its NCCL settings against it",
+        net.JobLinksQuery,
+        net.JobLinksQuery(JOB),
+        net.JobLinksAnswer,
+        net.JobLinksAnswer(JOB, (NODE,), (LINK,), 1),
     ),
     # requests: credentials
     Entry(

@@ -300,6 +300,8 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     accused: tuple[str, ...] = ()  # those that a daemon, its check or the platform names: no other is ever excluded for this verdict
     firstLine: str = ""  # the first strong line, with whose it is
     read: tuple[str, ...] = ()
+    state: str = ""  # of a link (`net.LinkInfo`), or of a job's network: bad | healthy
+    codes: tuple[str, ...] = ()  # of the findings behind it; of a job's network its bad links
 
 
 class AegisLog(msgspec.Struct, frozen=True, omit_defaults=True):

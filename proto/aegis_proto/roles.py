@@ -136,7 +136,8 @@ SERVICES: dict[str, dict[str, Any]] = {
     ),
     "netmon": dict(
         pub_allow=_role(
-            ["aegis.verdict.netmon.*.*", "aegis.net.*.counter", "aegis.lease.*", "aegis.dlq.netmon.*.*"],
+            ["aegis.verdict.netmon.*.*", "aegis.lease.*", "aegis.dlq.netmon.*.*"],
+            _gets("CTL"),
             _reads("METRICS"),
             _gets("EVENTS"),
             _reads("EVENTS"),

@@ -6,14 +6,17 @@ import argparse
 import asyncio
 import os
 import shlex
+import shutil
 import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from aegis_bus import logs
+from aegis_parsers.ib.live import ROOT
 from aegis_proto.ids import check_id, nearest_id
 
+from aegis_agent.daemon.ports import PortSettings
 from aegis_agent.daemon.service import Daemon, NodeInUse, Settings
 
 
@@ -36,6 +39,14 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--virtual", action="store_true", help="one of several nodes on one machine: address 127.0.0.1")
     p.add_argument("--echo", action="store_true", help="repeat the agents' output on stdout")
     p.add_argument("--stop-workers", action="store_true", help="SIGTERM also stops the workers, with their grace (default: they go on)")
+    p.add_argument("--ports-every", metavar="SECONDS", help="how often the InfiniBand and RoCE ports are read; 0 = never (default 10; virtual: 0)")
+    p.add_argument("--ports-root", metavar="DIR", help=f"where they are (default {ROOT})")
+    p.add_argument("--ports-exclude", metavar="PATTERN,...", help="devices that are not opened at all, as mlx5_bond*")
+    p.add_argument(
+        "--mlxlink",
+        metavar="PROGRAM",
+        help="reads the optics of a port every 5 minutes (default: mlxlink, where installed; - = never)",
+    )
     p.add_argument("--worker-cmd", metavar="CMD", help="start this instead of the agent, with --slot-file PATH appended (for tests)")
     return p
 
@@ -51,7 +62,7 @@ def settings(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
     def number(flag: str, low: int, high: int, default: int) -> int:
         text = value(flag, str(default))
         if not text.isdigit() or not low <= int(text) <= high:
-            raise ValueError(f"E130 --{flag} (AEGIS_NODE_{flag.upper()}) {text!r}: expected a number from {low} to {high}")
+            raise ValueError(f"E130 --{flag.replace('_', '-')} (AEGIS_NODE_{flag.upper()}) {text!r}: expected a number from {low} to {high}")
         return int(text)
 
     def switch(flag: str) -> bool:
@@ -87,6 +98,12 @@ def settings(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
         switch("echo"),
         switch("stop_workers"),
         tuple(shlex.split(value("worker_cmd", ""))),
+        PortSettings(
+            float(number("ports_every", 0, 3600, 0 if virtual else 10)),
+            value("ports_root", ROOT),
+            tuple(filter(None, (part.strip() for part in value("ports_exclude", "").split(",")))),
+            "" if value("mlxlink", "") == "-" else value("mlxlink", "") or shutil.which("mlxlink") or "",
+        ),
     )
 
 

@@ -1,6 +1,7 @@
 """The node daemon: one per machine (or several, virtual). Its slots say what shall run here; it makes it so and tells what is.
 
-Owns the processes of its slots (`keeper`), `<state>/lock`, and `aegis.node.<n>.{spec,status,held.<i>,hb}`. Reads `aegis.node.<n>.slot.<i>`: a
+Owns the processes of its slots (`keeper`), `<state>/lock`, `aegis.node.<n>.{spec,status,held.<i>,hb}`, and
+`aegis.net.<n>.counter` (`ports`). Reads `aegis.node.<n>.slot.<i>`: a
 core subscription wakes it, Direct Get is the truth, read again at every connect and every 30 s. A bus that is away changes nothing that runs.
 """
 
@@ -30,6 +31,7 @@ from aegis_proto.messages import BadMessage, NodeSpec, NodeStatus, Slot, decode,
 
 from aegis_agent.daemon import processes
 from aegis_agent.daemon.keeper import Launch, SlotKeeper, agent_environment
+from aegis_agent.daemon.ports import PortSettings, Telling
 from aegis_agent.daemon.slotdir import SlotDir
 from aegis_agent.handover import now_ms
 
@@ -69,6 +71,7 @@ class Settings:
     echo: bool = False
     stop_workers: bool = False
     worker_command: tuple[str, ...] = ()
+    ports: PortSettings = field(default_factory=lambda: PortSettings(every=0.0))
 
 
 def take_lock(state: Path, node: str) -> int:
@@ -139,7 +142,9 @@ class Daemon:
         self._dirty.set()
         self._reap()
         work = [loop.create_task(keeper.run(), name=f"slot {name}") for name, keeper in self.keepers.items()]
-        tasks = [loop.create_task(part(), name=part.__name__) for part in (self._connect, self._slots, self._spec, self._status, self._beats)]
+        tasks = [
+            loop.create_task(part(), name=part.__name__) for part in (self._connect, self._slots, self._spec, self._status, self._beats, self._ports)
+        ]
         if self.settings.echo:
             tasks.append(loop.create_task(self._echoes()))
         stop = loop.create_task(self._stop.wait())
@@ -212,6 +217,11 @@ class Daemon:
                 for event in (self._unregistered, self._dirty, self._read, self._beat):
                     event.set()
             await asyncio.sleep(0.2)
+
+    async def _ports(self) -> None:
+        while self._bus is None:
+            await asyncio.sleep(0.2)
+        await Telling(self.settings.node, self.boot, self.settings.ports).run(self._bus)
 
     async def _new_jwt(self) -> str:
         """The creds file may have been renewed under us."""

@@ -25,7 +25,7 @@ NOISE = re.compile(r"mlx5_core (?P<pci>[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7
 
 class PortReading(msgspec.Struct, frozen=True):
     """One port. `guid`: 16 hex digits. `counters` by name, None where unreadable; `note` says why a port was not read ("unsupported: Omni-Path",
-    "left alone ...")."""
+    "left alone ..."). `load` changes when the driver was loaded anew, whose counters then start anew."""
 
     device: str
     port: int
@@ -37,6 +37,8 @@ class PortReading(msgspec.Struct, frozen=True):
     lid: int | None
     counters: dict[str, int | None]
     note: str = ""
+    load: int = 0
+    firmware: str = ""
 
 
 class Reader:
@@ -47,17 +49,19 @@ class Reader:
         self.read = open_text or read_file
         self._alone: dict[str, tuple[int, int]] = {}
         self._stopped: set[str] = set()
+        self._firmware: dict[tuple[str, int], str] = {}
 
     def poll(self) -> list[PortReading]:
         """Every port of every device that is not excluded; [] where there is no InfiniBand."""
-        found = []
-        for device in names(self.root):
-            if any(fnmatch.fnmatch(device, pattern) for pattern in self.exclude):
-                continue
-            for number in names(f"{self.root}/{device}/ports"):
-                if number.isdigit():
-                    found.append(self.port(device, int(number)))
-        return found
+        return [port for device in self.devices() for port in self.ports(device)]
+
+    def devices(self) -> list[str]:
+        """Devices that are not excluded."""
+        return [device for device in names(self.root) if not any(fnmatch.fnmatch(device, pattern) for pattern in self.exclude)]
+
+    def ports(self, device: str) -> list[PortReading]:
+        """Every port of one device."""
+        return [self.port(device, int(number)) for number in names(f"{self.root}/{device}/ports") if number.isdigit()]
 
     def stop(self, pci: str) -> str | None:
         """Reads the device at this PCI address no more: its registers flood the kernel log (see `own_noise`). Gives its name."""
@@ -89,7 +93,7 @@ class Reader:
         for group in FOLDERS:
             for name in names(f"{folder}/{group}"):
                 text, error = self.text(f"{folder}/{group}/{name}")
-                counters[name] = int(text) if text is not None and text.isascii() and text.isdigit() else None
+                counters[name] = int(text) if text is not None and text.isascii() and text.isdigit() and len(text) <= 20 else None
                 failed += error in (errno.EINVAL, errno.EIO)
         note = ""
         if counters and failed == len(counters):
@@ -99,6 +103,9 @@ class Reader:
         elif key in self._alone:
             del self._alone[key]
         rate = re.match(r"([\d.]+) Gb/sec", facts["rate"] or "")
+        load = load_of(f"{self.root}/{device}/ports")
+        if (device, load) not in self._firmware:
+            self._firmware[device, load] = self.text(f"{self.root}/{device}/fw_ver")[0] or ""
         return PortReading(
             device,
             number,
@@ -110,6 +117,8 @@ class Reader:
             number_of(facts["lid"]),
             counters,
             note,
+            load,
+            self._firmware[device, load],
         )
 
     def text(self, path: str) -> tuple[str | None, int]:
@@ -127,6 +136,14 @@ def read_file(path: str) -> str:
         return os.read(handle, 4096).decode("utf-8", "replace")
     finally:
         os.close(handle)
+
+
+def load_of(folder: str) -> int:
+    """The inode of a device's folder: sysfs gives a new one at each load of its driver. 0 when it is not there."""
+    try:
+        return os.stat(folder).st_ino
+    except OSError:
+        return 0
 
 
 def own_noise(line: str) -> str | None:

@@ -6,6 +6,8 @@ tool that is missing, fails or takes too long costs its part of the reading, whi
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Sequence
@@ -19,6 +21,7 @@ PORTS = ("ibnetdiscover", "-p")
 NODES = ("ibnetdiscover",)
 DATA = ("ibqueryerrors", "--counters")
 ERRORS = ("ibqueryerrors",)
+ROUTES = ("dump_fts",)
 
 
 class NoFabric(RuntimeError):
@@ -30,6 +33,8 @@ class FabricReader:
 
     def __init__(self, prefix: Sequence[str] = (), budget: float = 60.0, env: dict[str, str] | None = None) -> None:
         self.prefix, self.budget, self.env = tuple(prefix), budget, env
+        self._running: subprocess.Popen[bytes] | None = None
+        self._stopped = False
 
     def read(self, at: float | None = None) -> Reading:
         """One sweep. `at`: its time in seconds (default: now). NoFabric if there is no graph."""
@@ -49,12 +54,38 @@ class FabricReader:
         if left <= 0:
             return None, f"the budget of {self.budget:g} s was spent before it"
         try:
-            ended = subprocess.run([*self.prefix, *command], capture_output=True, timeout=left, env=self.env, check=False)
-        except subprocess.TimeoutExpired:
-            return None, f"no answer within the budget of {self.budget:g} s"
+            running = subprocess.Popen([*self.prefix, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self.env, start_new_session=True)
         except OSError as error:
             return None, error.strerror or str(error)
-        if ended.returncode not in (0, 1) or not ended.stdout.strip():
-            last = ended.stderr.decode("utf-8", "replace").strip().split("\n")[-1]
-            return None, f"ended with {ended.returncode}: {last[:200]}"
-        return parse(command[0], ended.stdout), ""
+        self._running = running
+        try:
+            if self._stopped:
+                raise subprocess.TimeoutExpired(command, left)
+            out, err = running.communicate(timeout=left)
+        except subprocess.TimeoutExpired:
+            self._kill(running)
+            return None, f"no answer within the budget of {self.budget:g} s"
+        finally:
+            self._running = None
+        if running.returncode not in (0, 1) or not out.strip():
+            last = err.decode("utf-8", "replace").strip().split("\n")[-1]
+            return None, f"ended with {running.returncode}: {last[:200]}"
+        return parse(command[0], out), ""
+
+    def routes(self) -> tuple[Parsed | None, str]:
+        """The switches' tables, or why not: one question per switch, so asked seldom."""
+        return self.run(ROUTES, time.monotonic() + self.budget)
+
+    def stop(self) -> None:
+        """From another thread: the tool that runs now ends, and no other is begun."""
+        self._stopped = True
+        if (running := self._running) is not None:
+            self._kill(running)
+
+    def _kill(self, running: subprocess.Popen[bytes]) -> None:
+        """The tool and what it was started by: `ibsim-run` and `sudo` have it as a child."""
+        try:
+            os.killpg(running.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        running.communicate()

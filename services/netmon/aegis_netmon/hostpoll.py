@@ -1,45 +1,87 @@
-"""What one host's ports say, as polls and as ports of a node. Pure: from a live reading (`aegis_parsers.ib.live`).
+"""What one host's ports say, as polls and as ports of a node. Pure: from a node daemon's message (`aegis_proto.net.NodePorts`).
 
 A port without a GUID (RoCE, software drivers) is named by its node and device: its series is its own all the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from typing import NamedTuple
 
-import msgspec
-from aegis_parsers.ib.live import PortReading
+from aegis_parsers.schema import Item
+from aegis_proto.messages import BadMessage
+from aegis_proto.net import ABSENT, NodePorts, Optics, PortCounts
 
 from aegis_netmon.expected import Seen
 from aegis_netmon.series import Poll
 
-NOT_COUNTS = ("lifespan",)
+NOT_COUNTS = frozenset({"lifespan"})
 """Files among the counters that hold a setting."""
+GUID = re.compile(r"[0-9a-f]{16}")
+NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+MOST_PORTS, MOST_NAMES = 256, 256
 
 
-class NodePoll(msgspec.Struct, frozen=True):
-    """One poll of one node, for one message. `unread`: why a port was not read, by "device/port"."""
+class PortPoll(NamedTuple):
+    """One port: `poll` None when no counter was read; `note` why."""
+
+    seen: Seen
+    poll: Poll | None
+    guid: str
+    note: str
+    optics: Optics | None
+    firmware: str
+
+
+class NodePoll(NamedTuple):
+    """One poll of one node. `at` in seconds by the clock of the bus; `booted` likewise, None when not known."""
 
     node: str
     at: float
-    polls: tuple[Poll, ...]
-    seen: tuple[Seen, ...]
-    unread: dict[str, str]
+    every: float
+    booted: float | None
+    ports: tuple[PortPoll, ...]
 
 
-def read(node: str, at: float, boot: str, ports: Sequence[PortReading]) -> NodePoll:
-    """`boot`: id of the boot and driver load; counters of another one start anew."""
-    polls, seen, unread = [], [], {}
-    for port in ports:
-        if port.note:
-            unread[f"{port.device}/{port.port}"] = port.note
-        seen.append(Seen(node, port.device, port.port, up(port), port.layer or "InfiniBand", port.gbps))
-        values = {name: value for name, value in port.counters.items() if name not in NOT_COUNTS}
-        if values:
-            polls.append(Poll(port.guid or f"{node}/{port.device}", port.port, at, values, boot))
-    return NodePoll(node, at, tuple(polls), tuple(seen), unread)
+def read(node: str, at: float, told: NodePorts) -> NodePoll:
+    """`at`: when the message was stored. BadMessage when it is no poll that can be read."""
+    if len(told.ports) > MOST_PORTS or len(told.names) > MOST_NAMES or len(set(told.names)) != len(told.names):
+        raise BadMessage(f"{node}: {len(told.ports)} ports, {len(told.names)} counters, or a counter twice")
+    for name in told.names:
+        if not NAME.fullmatch(name):
+            raise BadMessage(f"{node}: no name of a counter: {name[:80]!r}")
+    booted = at - (told.at - told.booted) / 1000 if told.booted and told.booted <= told.at else None
+    return NodePoll(node, at, max(1.0, min(told.every, 3600.0)), booted, tuple(port_of(node, at, told, port) for port in told.ports))
 
 
-def up(port: PortReading) -> bool | None:
+def port_of(node: str, at: float, told: NodePorts, port: PortCounts) -> PortPoll:
+    if not NAME.fullmatch(port.device) or not 0 <= port.port <= 255 or (port.guid and not GUID.fullmatch(port.guid)):
+        raise BadMessage(f"{node}: no port: {port.device[:80]!r} {port.port} {port.guid[:40]!r}")
+    if port.values and len(port.values) != len(told.names):
+        raise BadMessage(f"{node} {port.device}: {len(port.values)} values of {len(told.names)} counters")
+    values = {name: value for name, value in zip(told.names, port.values, strict=False) if value != ABSENT and name not in NOT_COUNTS}
+    if any(value is not None and value < 0 for value in values.values()):
+        raise BadMessage(f"{node} {port.device}: a count below zero")
+    poll = Poll(port.guid or f"{node}/{port.device}", port.port, at, values, f"{told.boot}.{port.load}") if values else None
+    seen = Seen(node, port.device, port.port, up(port.state), port.layer or "InfiniBand", port.gbps)
+    return PortPoll(seen, poll, port.guid, port.note, port.optics, port.firmware)
+
+
+def up(state: str | None) -> bool | None:
     """Whether the port carries traffic; None if its state could not be read."""
-    return None if port.state is None else port.state.upper() == "ACTIVE"
+    return None if state is None else state.upper() == "ACTIVE"
+
+
+def optics_item(optics: Optics) -> Item:
+    """What `health.judge` reads of mlxlink, in the words of its parser."""
+    return {
+        "minutes_since_clear": optics.minutes,
+        "line_rate_gbps": optics.gbps,
+        "raw_ber": optics.rawBer,
+        "effective_ber": optics.effectiveBer,
+        "symbol_ber": optics.symbolBer,
+        "effective_errors": optics.effectiveErrors,
+        "symbol_errors": optics.symbolErrors,
+        "raw_errors_per_lane": list(optics.lanes) or None,
+        "fec_histogram": dict(optics.fec) or None,
+    }

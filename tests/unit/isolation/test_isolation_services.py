@@ -37,7 +37,7 @@ WRITES = {
     ],
     "lognexus": [subjects.verdict("lognexus", "job", "x"), subjects.fact(A, "w0"), subjects.lease("logs1"), subjects.dlq("lognexus", "LOGS", A)],
     "lemon": [subjects.verdict("lemon", "node", "x"), subjects.node_taint("n9"), subjects.dlq("lemon", "EVENTS")],
-    "netmon": [subjects.verdict("netmon", "link", "x"), subjects.net_counter("n9"), subjects.lease("net1"), subjects.dlq("netmon", "METRICS")],
+    "netmon": [subjects.verdict("netmon", "link", "x"), subjects.lease("net1"), subjects.dlq("netmon", "METRICS")],
 }
 READS = {
     "credentials": ["CTL"],
@@ -53,7 +53,7 @@ GETS = {
     "jobcontroller": ["CTL", "NODES", "FLEET", "HELD"],
     "lognexus": ["CTL", "EVENTS"],
     "lemon": ["NODES", "FLEET", "EVENTS", "STORY"],
-    "netmon": ["FLEET", "EVENTS"],
+    "netmon": ["CTL", "FLEET", "EVENTS"],
 }
 HEARS = {
     "credentials": ["aegis.rpc.credentials.do.*.*", "aegis.view.job.*.state"],
@@ -151,6 +151,7 @@ POWERS = [
     subjects.report(A, "w0", "finish"),
     subjects.heartbeat(A, "w0"),
     subjects.ERA,
+    subjects.net_counter("n9"),
     "_INBOX.UAAAA.x",
 ]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from aegis_agent.daemon.ports import message
 from aegis_netmon import flaps, hostpoll, pairs, sweep, transport
 from aegis_netmon.correlate import PortEvent
 from aegis_netmon.expected import Seen, fabric_ports, unsupported
@@ -173,8 +174,8 @@ def test_row_11_a_host_s_own_fast_polls_and_the_slow_sweep_of_the_fabric_are_abo
     port = PortReading(
         "mlx5_0", 1, port_guid("fe80:0000:0000:0000:0000:0000:0010:000b"), "ACTIVE", "LinkUp", 10.0, "InfiniBand", 12, {"symbol_error": 0}
     )
-    (poll,) = hostpoll.read("node06", 1.0, "boot", [port]).polls
-    assert fabric.name((poll.guid, poll.port)) == "node06 mlx5_0 port 1"
+    (told,) = hostpoll.read("node06", 1.0, message("boot", 1000, [port])).ports
+    assert told.poll is not None and fabric.name((told.poll.guid, told.poll.port)) == "node06 mlx5_0 port 1"
 
 
 def test_row_12_a_flap_clears_by_itself_after_a_stable_time() -> None:

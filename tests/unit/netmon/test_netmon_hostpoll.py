@@ -5,8 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from aegis_agent.daemon.ports import message
 from aegis_netmon import hostpoll
+from aegis_netmon.hostpoll import NodePoll
 from aegis_parsers.ib.live import PortReading, Reader, port_guid
+from aegis_proto.messages import BadMessage, decode, encode
+from aegis_proto.net import NodePorts, PortCounts
+
+
+def travelled(node: str, at: float, boot: str, ports: list[PortReading]) -> NodePoll:
+    """A reading as the service has it: told by the daemon, encoded, decoded."""
+    return hostpoll.read(node, at, decode(NodePorts, encode(message(boot, int(at * 1000), ports))))
 
 
 @pytest.mark.parametrize(
@@ -36,19 +45,41 @@ def test_a_node_is_one_message_with_its_counters_states_and_what_was_not_read(tm
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     (tmp_path / "hfi1_0/ports/1").mkdir(parents=True)
-    made = hostpoll.read("node06", 5.0, "boot-1", Reader(tmp_path).poll())
-    assert [(poll.guid, poll.port, dict(poll.values), poll.boot) for poll in made.polls] == [("000000000010000b", 1, {"symbol_error": 3}, "boot-1")]
-    assert [(port.device, port.up, port.gbps, port.layer) for port in made.seen] == [
+    (folder / "counters/link_downed").write_text("N/A (no PMA)")
+    made = travelled("node06", 5.0, "boot-1", Reader(tmp_path).poll())
+    load = (tmp_path / "mlx5_0/ports").stat().st_ino
+    polls = [port.poll for port in made.ports if port.poll is not None]
+    assert [(poll.guid, poll.port, dict(poll.values), poll.boot) for poll in polls] == [
+        ("000000000010000b", 1, {"symbol_error": 3, "link_downed": None}, f"boot-1.{load}")
+    ]
+    assert [(port.seen.device, port.seen.up, port.seen.gbps, port.seen.layer) for port in made.ports] == [
         ("hfi1_0", None, None, "OmniPath"),
         ("mlx5_0", True, 400.0, "InfiniBand"),
     ]
-    assert made.unread == {"hfi1_0/1": "unsupported: Omni-Path"}
+    assert [port.note for port in made.ports] == ["unsupported: Omni-Path", ""]
 
 
 def test_a_port_without_a_guid_has_a_series_of_its_own() -> None:
     port = PortReading("rxe0", 1, None, "ACTIVE", None, None, "Ethernet", None, {"sent_pkts": 7})
-    (poll,) = hostpoll.read("n1", 0.0, "", [port]).polls
-    assert poll.guid == "n1/rxe0"
+    (one,) = travelled("n1", 0.0, "", [port]).ports
+    assert one.poll is not None and one.poll.guid == "n1/rxe0"
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        NodePorts("b", 0, ("symbol_error", "symbol_error")),
+        NodePorts("b", 0, ("a b",)),
+        NodePorts("b", 0, ("x",), (PortCounts("mlx5_0", 1, values=(1, 2)),)),
+        NodePorts("b", 0, ("x",), (PortCounts("mlx5_0", 1, values=(-7,)),)),
+        NodePorts("b", 0, (), (PortCounts("../x", 1),)),
+        NodePorts("b", 0, (), (PortCounts("mlx5_0", 1, "not hex"),)),
+        NodePorts("b", 0, (), (PortCounts("mlx5_0", 1),) * 300),
+    ],
+)
+def test_what_is_no_poll_is_refused_whole(told: NodePorts) -> None:
+    with pytest.raises(BadMessage):
+        hostpoll.read("n1", 1.0, told)
 
 
 def test_where_there_is_no_infiniband_there_are_no_ports(tmp_path: Path) -> None:

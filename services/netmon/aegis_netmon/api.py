@@ -1,0 +1,205 @@
+"""Questions about links (`aegis.rpc.netmon.query.{links,link,job}[.<ns>]`). The replica that holds the lease answers; the others stay silent.
+
+Whose jobs a caller may see is the bus's to enforce by the namespace in the subject (`roles`); here other namespaces' jobs are left unnamed.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+from aegis_bus.connection import Bus, Msg
+from aegis_parsers.ib import counters
+from aegis_proto import subjects
+from aegis_proto.api import ErrorBody, ErrorReply, RequestRefused
+from aegis_proto.messages import BadMessage, decode, encode
+from aegis_proto.net import (
+    SERVICE,
+    CounterRow,
+    FabricInfo,
+    InventoryInfo,
+    JobLinksAnswer,
+    JobLinksQuery,
+    LinkAnswer,
+    LinkInfo,
+    LinkQuery,
+    LinksAnswer,
+    LinksQuery,
+    RoutingInfo,
+)
+
+from aegis_netmon import routing, uplinks
+from aegis_netmon.picture import JobUse, Line, Picture, find, order
+from aegis_netmon.series import series
+from aegis_netmon.sweeping import Sweeping
+from aegis_netmon.watch import ALARMS, sums
+
+log = logging.getLogger(__name__)
+
+SUBJECT = f"aegis.rpc.{SERVICE}.>"
+MAX_REQUEST = 8192
+MOST = 500
+MOST_NAMES = 64
+QUERIES: dict[str, type[LinksQuery] | type[LinkQuery] | type[JobLinksQuery]] = {"links": LinksQuery, "link": LinkQuery, "job": JobLinksQuery}
+
+
+class Api:
+    """`start` subscribes. `active`: whether this replica answers now; `replica`: its name."""
+
+    def __init__(self, bus: Bus, picture: Picture, sweeping: Sweeping, replica: str) -> None:
+        self._bus, self._picture, self._sweeping, self._replica = bus, picture, sweeping, replica
+        self.active: Callable[[], bool] = lambda: False
+
+    async def start(self) -> None:
+        await self._bus.subscribe(SUBJECT, self.on_request, timeout=30.0)
+
+    async def on_request(self, msg: Msg) -> None:
+        if self.active():
+            await msg.respond(encode(self.answer(msg.subject, msg.data, time.time())))
+
+    def answer(self, subject: str, data: bytes, now: float) -> msgspec.Struct:
+        """The reply to a request, an error included."""
+        try:
+            kind, verb, namespace = (subjects.token(subject, i) for i in (3, 4, 5))
+            wanted = QUERIES.get(verb) if kind == "query" else None
+            if wanted is None:
+                raise RequestRefused("E107", f"E107 {subject}: no such request; there are query.{', query.'.join(QUERIES)}")
+            if len(data) > MAX_REQUEST:
+                raise RequestRefused("E107", f"E107 the request has {len(data)} bytes, at most {MAX_REQUEST}")
+            query = decode(wanted, data)
+            seen = [job for job, use in self._picture.jobs.items() if use.namespace == namespace] if namespace else None
+            if isinstance(query, LinksQuery):
+                return self.links(query, now, seen)
+            if isinstance(query, LinkQuery):
+                return self.link(query, now, seen)
+            return self.job(query, now, seen)
+        except BadMessage as error:
+            return ErrorReply(ErrorBody("E107", f"E107 {error}"[:2000]))
+        except RequestRefused as error:
+            return ErrorReply(ErrorBody(error.code, str(error)[:2000]))
+
+    def links(self, query: LinksQuery, now: float, seen: Sequence[str] | None) -> LinksAnswer:
+        picture = self._picture
+        lines = order(picture.lines.values())
+        if query.job:
+            used = picture.uses[self._job(query.job, seen).job]
+            lines = [line for line in lines if line.id in used.links]
+        if query.bad:
+            lines = [line for line in lines if line.state in ALARMS]
+        if query.by:
+            keys: dict[str, Callable[[Line], tuple[float, float]]] = {"traffic": self._traffic, "errors": self._errors}
+            if query.by not in keys:
+                raise RequestRefused("E107", f"E107 by {query.by[:40]!r}: expected {' or '.join(keys)}")
+            lines = sorted(lines, key=keys[query.by], reverse=True)
+        total = len(lines)
+        if query.after:
+            at = next((n for n, line in enumerate(lines) if line.id == query.after), -1)
+            lines = lines[at + 1 :]
+        limit = max(1, min(query.limit, MOST))
+        infos = tuple(picture.info(line, now, seen) for line in lines[:limit])
+        return LinksAnswer(infos, total, len(lines) > limit, self.fabric(now), self.routing(now), self.inventory(), int(now * 1000))
+
+    def link(self, query: LinkQuery, now: float, seen: Sequence[str] | None) -> LinkAnswer:
+        found = find(self._picture, query.link)
+        if not found:
+            raise RequestRefused("E104", f'E104 no link "{query.link[:80]}" here')
+        line = found[0]
+        names = [one.id if one.link is None else " - ".join(self._picture.ends(one)) for one in found[1 : MOST_NAMES + 1]]
+        return LinkAnswer(self._picture.info(line, now, seen), tuple(self._counters(line)), tuple(self._dips(line, now)), tuple(names))
+
+    def job(self, query: JobLinksQuery, now: float, seen: Sequence[str] | None) -> JobLinksAnswer:
+        job = self._job(query.job, seen)
+        picture, used = self._picture, self._picture.uses[job.job]
+        lines = order(picture.lines[key] for key in used.links if key in picture.lines)
+        infos: tuple[LinkInfo, ...] = tuple(picture.info(line, now, seen) for line in lines[:MOST])
+        layers = {port.seen.layer.lower() for line in lines for port in line.ports}
+        layer = "roce" if layers and "infiniband" not in layers else "infiniband"
+        notes = routing.check_nccl(job.env, self._sweeping.adaptive, "roce" if layer == "roce" else "infiniband")
+        settings = tuple(f"{note.level}: {note.name} {note.text}" for note in notes)
+        absent, at = tuple(sorted(used.absent)), int(now * 1000)
+        return JobLinksAnswer(job.job, job.nodes, infos, len(lines), used.exact, absent, settings, self.routing(now), at)
+
+    def _job(self, name: str, seen: Sequence[str] | None) -> JobUse:
+        job = self._picture.jobs.get(name)
+        if job is None or (seen is not None and name not in seen):
+            raise RequestRefused("E104", f"E104 no job {name[:80]} runs here")
+        return job
+
+    def _traffic(self, line: Line) -> tuple[float, float]:
+        sent, received = self._picture.gbps(line)
+        return max(sent, received), min(sent, received)
+
+    def _errors(self, line: Line) -> tuple[float, float]:
+        found = [count for _, port, _ in self._picture.counted(line) for count in sums(port).values()]
+        return float(sum(found)), self._traffic(line)[0]
+
+    def _counters(self, line: Line) -> list[CounterRow]:
+        """Every series of both ends; what rose first."""
+        rows = []
+        for end, port, _ in self._picture.counted(line):
+            rose, seconds = sums(port), sum(step.seconds for step in port.steps)
+            for one in series(port):
+                known = counters.known(one.name)
+                unit, meaning = (known.unit, known.meaning) if known else ("", "")
+                rows.append(CounterRow(end, one.name, one.bits, one.state, one.value, rose.get(one.name, 0), seconds, unit, meaning))
+        return sorted(rows, key=lambda row: (-row.rose, row.end, row.name))[:MOST]
+
+    def _dips(self, line: Line, now: float) -> list[str]:
+        histories = [(port.name, port.flap) for port in line.ports]
+        if (swept := self._picture.watch.flaps.get(line.id)) is not None:
+            histories.append(("by the sweep", swept))
+        return [
+            f"{name}: down {now - dip.start:.0f} s ago"
+            + (", still down" if dip.end is None else f" for {dip.end - dip.start:.0f} s" if dip.end > dip.start else ", between two polls")
+            + (f", {dip.downs} times" if dip.downs > 1 else "")
+            for name, history in histories
+            for dip in history.dips[-16:]
+        ]
+
+    # --- the whole ---------------------------------------------------------------------------------------------------------------
+
+    def fabric(self, now: float) -> FabricInfo:
+        """What is read and what is not."""
+        hosts, last = self._picture.hosts, self._sweeping.last
+        reports = [f"report {name}: {why}" for name, why in sorted(self._sweeping.reports.unread.items())]
+        return FabricInfo(
+            self._replica,
+            int(last.at * 1000),
+            round(last.seconds, 3),
+            last.partial[:MOST_NAMES],
+            last.why,
+            len(hosts.of_node),
+            len(hosts.ports),
+            tuple(hosts.silent_nodes(now)[:MOST_NAMES]),
+            (*list(hosts.unread())[:MOST_NAMES], *reports),
+            len(self._picture.lines),
+            sum(line.state in ALARMS for line in self._picture.lines.values()),
+        )
+
+    def routing(self, now: float) -> RoutingInfo:
+        """Adaptive routing: its state with source and age, whether it works, and what it hides."""
+        state, picture = self._sweeping.adaptive, self._picture
+        found = uplinks.spreads(picture.watch, picture.fabric, adaptive=picture.adaptive, limits=picture.hosts.limits)
+        told = [
+            f"{leaf}: {verdict.state.replace('_', ' ')}" + (f", most used over mean {verdict.ratio:g}" if verdict.ratio is not None else "")
+            for leaf, verdict in sorted(found.items())
+        ]
+        warnings = [f"{leaf}: {verdict.warning}" for leaf, verdict in sorted(found.items()) if verdict.warning]
+        if state.state == "unknown" and found and all(verdict.state == "even" for verdict in found.values()):
+            warnings.append("its state is unknown, and every leaf uses its uplinks evenly: it seems to be on")
+        levels = {str(level): routing.level_state(state, level) for level in range(16)} if state.masks else {}
+        source = state.source or "nothing"
+        return RoutingInfo(
+            state.state, state.switches, state.of, source, state.reason, int(state.at * 1000), dict(levels), tuple(told[:MOST_NAMES]), tuple(warnings)
+        )
+
+    def inventory(self) -> InventoryInfo:
+        """Firmware of adapters by the daemons, of switches by reports."""
+        adapters = {port.name.rpartition(" port ")[0]: port.firmware for port in self._picture.hosts.ports.values() if port.firmware}
+        switches = self._sweeping.reports.firmware()
+        found = routing.inventory({**adapters, **switches})
+        versions = {family: dict(count) for family, count in found.versions.items()}
+        why = "" if switches else "switches: no report of ibswinfo is given (netmon.reports)"
+        return InventoryInfo(versions, found.odd[:MOST_NAMES], found.without[:MOST_NAMES], why)

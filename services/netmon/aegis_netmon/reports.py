@@ -1,0 +1,117 @@
+"""What tools printed that need other rights than ours: ibdiagnet, ibswinfo and UFM's log, as files in one folder (setting `netmon.reports`).
+
+Reads that folder, file by file, when a file is new or has changed; which tool it was is seen from the text. Writes nothing. A file that is no tool's
+is named in `unread`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from aegis_parsers import parse
+from aegis_parsers.schema import Parsed
+
+from aegis_netmon import routing, sensors, ufmlog
+from aegis_netmon.correlate import PortEvent, Sensor
+from aegis_netmon.routing import AdaptiveState
+
+MOST_FILES = 256
+MOST_BYTES = 64 << 20
+
+
+class Reports:
+    """`look` reads what changed. `files`: name -> (what it said, when it was written)."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.files: dict[str, tuple[Parsed, float]] = {}
+        self.unread: dict[str, str] = {}
+        self._seen: dict[str, tuple[int, int]] = {}
+
+    def look(self) -> list[str]:
+        """Names of the files that are new or changed. Blocks."""
+        if not self.folder:
+            return []
+        try:
+            names = sorted(entry.name for entry in os.scandir(self.folder) if entry.is_file())[:MOST_FILES]
+        except OSError as error:
+            self.unread = {self.folder: error.strerror or str(error)}
+            return []
+        for gone in self.files.keys() - set(names):
+            del self.files[gone]
+        changed = []
+        self.unread.pop(self.folder, None)
+        for name in names:
+            path = Path(self.folder, name)
+            try:
+                stat = path.stat()
+                if self._seen.get(name) == (stat.st_mtime_ns, stat.st_size):
+                    continue
+                self._seen[name] = (stat.st_mtime_ns, stat.st_size)
+                with path.open("rb") as file:
+                    parsed = parse("auto", file.read(MOST_BYTES))
+            except OSError as error:
+                self.unread[name] = error.strerror or str(error)
+                continue
+            self.unread.pop(name, None)
+            if parsed.items:
+                self.files[name] = (parsed, stat.st_mtime)
+                changed.append(name)
+            else:
+                self.unread[name] = "; ".join(parsed.unreadable)[:200]
+        return changed
+
+    def of(self, tool: str) -> Iterator[tuple[str, Parsed, float]]:
+        """(name, what it said, when) of each file of a tool, the oldest first."""
+        return ((name, parsed, at) for name, (parsed, at) in sorted(self.files.items(), key=lambda row: row[1][1]) if parsed.tool == tool)
+
+    def adaptive(self, switches: int | None) -> AdaptiveState:
+        """Adaptive routing by the newest report of ibdiagnet; unknown, with the reason, where there is none."""
+        found = list(self.of("ibdiagnet"))
+        if not found:
+            why = (
+                f"no report of ibdiagnet in {self.folder}"
+                if self.folder
+                else "no reports are given (netmon.reports): ibdiagnet -r reads it, with rights"
+            )
+            return AdaptiveState("unknown", None, switches, "", 0.0, why)
+        states = [(name, routing.read(parsed, switches, at)) for name, parsed, at in found]
+        told = [(name, state) for name, state in states if state.switches is not None]
+        name, best = told[-1] if told else states[-1]
+        masks = {key: mask for _, state in states for key, mask in state.masks.items()}
+        return AdaptiveState(best.state, best.switches, best.of, f"ibdiagnet ({name})", best.at, best.reason, masks)
+
+    def firmware(self) -> dict[str, str]:
+        """Switch -> firmware, from ibswinfo."""
+        return {
+            str(item.get("name") or name): str(item["firmware_version"])
+            for name, parsed, _ in self.of("ibswinfo")
+            for item in parsed.items
+            if item.get("firmware_version")
+        }
+
+    def sensors(self, changed: list[str]) -> list[Sensor]:
+        """Fans and temperatures in the changed files. A file `PART.anything` is about that part (a line card has no name in the tool's output)."""
+        return [
+            sensor
+            for name in changed
+            for parsed, at in [self.files[name]]
+            if parsed.tool == "ibswinfo"
+            for sensor in sensors.of_ibswinfo(parsed, at, part_of(name))
+        ]
+
+    def events(self, changed: list[str]) -> list[PortEvent]:
+        """Events of counters in the changed logs of UFM."""
+        return [event for name in changed for parsed, _ in [self.files[name]] if parsed.tool == "ufm" for event in ufmlog.events(parsed)]
+
+
+def part_of(name: str) -> str:
+    """The part a file is about: "dir1_L12.ibswinfo.txt" is "dir1/L12"; "" when its name says none.
+
+    >>> part_of("dir1_L12.ibswinfo.txt"), part_of("ibswinfo.txt")
+    ('dir1/L12', '')
+    """
+    head = name.partition(".")[0]
+    return head.replace("_", "/") if "_" in head else ""

@@ -1,0 +1,113 @@
+"""The fabric side: sweep after sweep by the one replica that holds the lease, each within its budget. The thin shell around `collect` and `watch`.
+
+Starts the tools of infiniband-diags; reads the folder of reports. A sweep that does not see half of the links that the last one saw is believed only
+when the next one says the same: then it was no trouble of the management network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+import msgspec
+from aegis_bus.settings import NetmonSettings
+from aegis_bus.sole import SoleLease
+
+from aegis_netmon import metrics, users
+from aegis_netmon.collect import FabricReader, NoFabric
+from aegis_netmon.fabricpoll import Reading
+from aegis_netmon.picture import Picture
+from aegis_netmon.reports import Reports
+from aegis_netmon.routing import AdaptiveState
+from aegis_netmon.watch import step
+
+log = logging.getLogger(__name__)
+
+ROUTES_EVERY = 600.0
+LOOK = 0.25
+LOST_SHARE = 0.5
+
+
+class Swept(msgspec.Struct, frozen=True):
+    """The last sweep: when (seconds), how long it took, what it lacked, and why there is none."""
+
+    at: float = 0.0
+    seconds: float = 0.0
+    partial: tuple[str, ...] = ()
+    why: str = ""
+
+
+class Sweeping:
+    """`run` until cancelled, then `stop`. `on_sweep` is told after each."""
+
+    def __init__(self, settings: NetmonSettings, lease: SoleLease, picture: Picture, on_sweep: Callable[[list[str]], None]) -> None:
+        self._settings, self._lease, self._picture, self._on_sweep = settings, lease, picture, on_sweep
+        self.reader = FabricReader(settings.prefix, settings.budget)
+        self.reports = Reports(settings.reports)
+        self.adaptive: AdaptiveState = self.reports.adaptive(None)
+        self.last = Swept(why="" if settings.fabric else "this replica does not sweep (netmon.fabric is false)")
+        self._routes_due = 0.0
+        self._doubtful = False
+
+    async def run(self) -> None:
+        due = 0.0
+        while True:
+            now = time.monotonic()
+            metrics.SWEPT.set(time.time() - self.last.at if self.last.at else -1)
+            if self._lease.held and now >= due:
+                due = now + self._settings.sweep
+                await self._sweep()
+            await asyncio.sleep(LOOK)
+
+    async def _sweep(self) -> None:
+        changed = await asyncio.to_thread(self.reports.look)
+        if self._settings.fabric:
+            begun = time.monotonic()
+            try:
+                reading = await asyncio.to_thread(self.reader.read)
+            except NoFabric as error:
+                log.warning("the fabric was not read: %s", error)
+                self.last = Swept(self.last.at, time.monotonic() - begun, self.last.partial, str(error))
+            else:
+                metrics.SWEEP.observe(time.monotonic() - begun)
+                if self._lease.held:  # it may have run out meanwhile
+                    await self._take(reading, time.monotonic() - begun)
+        self._routing()
+        self._on_sweep(changed)
+
+    async def _take(self, reading: Reading, seconds: float) -> None:
+        picture = self._picture
+        partial = reading.partial
+        known = picture.fabric.links
+        lost = len(known.keys() - reading.fabric.links.keys())
+        if known and lost > LOST_SHARE * len(known) and not self._doubtful:
+            self._doubtful = True
+            self.last = Swept(self.last.at, seconds, (f"{lost} of {len(known)} links were not seen: believed when the next sweep says so", *partial))
+            log.warning("%s", self.last.partial[0])
+            return
+        self._doubtful = False
+        after, verdicts = await asyncio.to_thread(step, picture.watch, reading, picture.hosts.limits)
+        picture.swept(after, reading.fabric, verdicts)
+        self.last = Swept(reading.at, seconds, partial)
+        metrics.PARTIAL.set(len(partial))
+        graph_changed = known.keys() != reading.fabric.links.keys()
+        if graph_changed or time.monotonic() >= self._routes_due:
+            self._routes_due = time.monotonic() + ROUTES_EVERY
+            parsed, why = await asyncio.to_thread(self.reader.routes)
+            picture.tables = users.routes(parsed.items) if parsed is not None else {}
+            if why:
+                log.info("routes of the switches are not known: %s", why)
+
+    def _routing(self) -> None:
+        """Adaptive routing as the reports say, for judging counters and for whom a link hits."""
+        picture = self._picture
+        switches = sum(device.kind == "switch" for device in picture.fabric.devices.values()) or None
+        self.adaptive = self.reports.adaptive(switches)
+        picture.adaptive = picture.hosts.adaptive = {"on": True, "off": False}.get(self.adaptive.state)
+        metrics.ADAPTIVE.set({"on": 1, "off": 0}.get(self.adaptive.state, -1))
+
+    def stop(self) -> None:
+        """The tool that runs ends now."""
+        self.reader.stop()

@@ -1,0 +1,101 @@
+"""netmon as a real process, a false sysfs with ports, and nodes that tell of theirs with the rights of daemons."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from aegis_agent.daemon.ports import PortSettings, Ports, message
+from aegis_bus.connection import Bus
+from aegis_proto import subjects
+from aegis_proto.messages import encode
+
+
+class Process:
+    """`python -m aegis_netmon`; settings as environment variables."""
+
+    def __init__(self, url: str, folder: Path, replica: str = "net-1", creds: str = "", **env: str) -> None:
+        self._folder = folder
+        self._env = {"AEGIS_BUS_SERVERS": url, "AEGIS_SERVICE_REPLICA": replica, "AEGIS_BUS_LEASE_TTL": "2", "AEGIS_NETMON_ROUND": "0.3", **env}
+        if creds:
+            path = folder / "netmon.creds"
+            path.write_text(creds)
+            path.chmod(0o600)
+            self._env["AEGIS_BUS_CREDS"] = str(path)
+        self.log = folder / f"{replica}.log"
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> Process:
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), **self._env}
+        with self.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(sys.executable, "-m", "aegis_netmon", env=env, stderr=log, cwd=self._folder)
+        return self
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    async def end(self, number: signal.Signals) -> int:
+        assert self._process is not None
+        if self._process.returncode is None:
+            self._process.send_signal(number)
+        return await self._process.wait()
+
+    async def kill9(self) -> None:
+        if self._process is not None:
+            await self.end(signal.SIGKILL)
+
+
+class Sysfs:
+    """A false /sys/class/infiniband of one node; `set` changes files of a port."""
+
+    def __init__(self, root: Path, guid: int, devices: int = 1) -> None:
+        self.root = root
+        for n in range(devices):
+            self.set(f"mlx5_{n}", **PORT, **{"gids/0": f"fe80:0000:0000:0000:0000:0000:{guid + n >> 16:04x}:{guid + n & 0xFFFF:04x}"})
+
+    def set(self, device: str, **files: str) -> None:
+        for name, text in files.items():
+            path = self.root / device / "ports/1" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.with_name(f".{path.name}")
+            partial.write_text(text + "\n")
+            partial.rename(path)
+
+    def count(self, device: str, **counts: int) -> None:
+        self.set(device, **{f"{'hw_counters' if name in HARDWARE else 'counters'}/{name}": str(count) for name, count in counts.items()})
+
+
+HARDWARE = {"packet_seq_err", "local_ack_timeout_err", "out_of_sequence"}
+PORT = {
+    "state": "4: ACTIVE",
+    "phys_state": "5: LinkUp",
+    "rate": "400 Gb/sec (4X NDR)",
+    "link_layer": "InfiniBand",
+    "lid": "0x4",
+    "counters/symbol_error": "0",
+    "counters/link_downed": "0",
+    "counters/port_rcv_errors": "0",
+    "counters/port_xmit_data": "0",
+    "counters/port_rcv_data": "0",
+    "hw_counters/packet_seq_err": "0",
+}
+
+
+class Node:
+    """Tells what its false sysfs says, as its daemon does."""
+
+    def __init__(self, bus: Bus, node: str, sysfs: Sysfs, boot: str = "boot-1") -> None:
+        self._bus, self.node, self.sysfs, self._boot = bus, node, sysfs, boot
+        self._ports = Ports(PortSettings(root=str(sysfs.root)))
+        self.polls = 0
+
+    async def poll(self) -> None:
+        self.polls += 1
+        made = message(self._boot, int(time.time() * 1000), self._ports.read(), every=10.0)
+        await self._bus.publish(subjects.net_counter(self.node), encode(made), timeout=5.0)
