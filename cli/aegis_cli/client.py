@@ -150,6 +150,10 @@ class Client:
         """Lines of a job, of lognexus."""
         return await self._question("lognexus", "logs", request, LogsAnswer)
 
+    async def query_net(self, verb: str, request: object, reply: type[T]) -> T:
+        """A question about links, to netmon."""
+        return await self._question("netmon", verb, request, reply)
+
     async def verdicts(self, job: str) -> tuple[Verdict, ...]:
         """What lognexus found about the failures of a job; none where it does not run."""
         try:

@@ -137,7 +137,7 @@ class RoutingInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     of: int | None = None
     source: str = ""
     reason: str = ""
-    at: Number = 0
+    timeStamp: Number = 0  # ms
     levels: dict[str, str] = {}  # service level -> on | off, where hosts' masks are known
     uplinks: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -175,7 +175,7 @@ class LinksAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     fabric: FabricInfo = FabricInfo()
     routing: RoutingInfo = RoutingInfo()
     inventory: InventoryInfo = InventoryInfo()
-    at: Number = 0
+    timeStamp: Number = 0  # ms
     v: int = WIRE_VERSION
 
 
@@ -228,5 +228,5 @@ class JobLinksAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     absent: tuple[str, ...] = ()  # nodes of the job that are not in the fabric's graph
     settings: tuple[str, ...] = ()
     routing: RoutingInfo = RoutingInfo()
-    at: Number = 0
+    timeStamp: Number = 0  # ms
     v: int = WIRE_VERSION

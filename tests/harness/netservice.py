@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from aegis_agent.daemon.ports import PortSettings, Ports, message
+from aegis_agent.daemon.ports import Ports, PortSettings, message
 from aegis_bus.connection import Bus
 from aegis_proto import subjects
 from aegis_proto.messages import encode

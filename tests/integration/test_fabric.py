@@ -1,4 +1,6 @@
-"""A simulated fabric of 16 hosts, read by the real tools: what goes wrong is found on the right port and side within two polls, nothing else is."""
+"""A simulated fabric of 16 hosts, read by the real tools: what goes wrong is found on the right port and side within two polls, nothing else is.
+
+Fifty quiet polls: `test_fabric_service`."""
 
 from __future__ import annotations
 
@@ -61,11 +63,6 @@ def eyes(fabric: ibsim.SimFabric) -> Eyes:
 
 def finding(verdict: LinkVerdict, code: str) -> Finding:
     return next(each for each in verdict.findings if each.code == code)
-
-
-def test_a_healthy_fabric_is_quiet_for_fifty_polls(eyes: Eyes) -> None:
-    for _ in range(50):
-        assert not eyes.poll()
 
 
 def test_symbol_errors_are_found_on_their_port_and_blamed_on_the_other_side(eyes: Eyes) -> None:

@@ -1,4 +1,4 @@
-"""`aegis net sim` and `aegis net parse`: the fabric as a model, and what the fabric's tools printed. Neither needs a service.
+"""`aegis net sim` and `aegis net parse`: the fabric as a model, and what the fabric's tools printed. Neither needs a service; `netlinks` does.
 
 Reads the file that `parse` is given; `sim --svg FILE` writes a picture.
 """
@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from aegis_cli.commands import netlinks
 from aegis_cli.errors import CliError
 from aegis_cli.offline import core
 from aegis_cli.options import Env, command
@@ -21,8 +22,9 @@ GPUS, GROUP = 512, 16
 
 def register(app: typer.Typer) -> None:
     """Add the group."""
-    group = typer.Typer(help="The network: what its tools say, and a model of it.", no_args_is_help=True)
+    group = typer.Typer(help="The network: links and the jobs on them, what its tools say, and a model of it.", no_args_is_help=True)
     app.add_typer(group, name="net")
+    netlinks.register(group)
 
     @command(group, "parse")
     def parse(

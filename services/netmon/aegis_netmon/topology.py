@@ -163,7 +163,8 @@ def tiers_of(devices: Mapping[str, Device], links: Mapping[str, Link], of: Mappi
 
 
 def word(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
+    """A text of a tool; descriptions are anybody's, so nothing in them is for a terminal."""
+    return "".join(c if c.isprintable() else " " for c in value[:200]) if isinstance(value, str) and value else None
 
 
 def as_int(value: object) -> int:

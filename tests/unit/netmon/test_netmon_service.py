@@ -23,7 +23,7 @@ from aegis_proto.net import JobLinksAnswer, JobLinksQuery, LinkAnswer, LinkQuery
 from aegis_proto.state import JobState, Pod
 from harness.bus import MakeBus
 from harness.netservice import Node, Process, Sysfs
-from harness.site import A, Secured, job_state
+from harness.site import Secured, job_state
 from harness.waiting import until
 
 Start = Callable[..., Awaitable[Process]]
