@@ -134,7 +134,7 @@ def register(app: typer.Typer) -> None:
         return 0 if revoked else 1
 
 
-FIRST = ("master", "jobcontroller", "lognexus", "operator")
+FIRST = ("master", "jobcontroller", "lognexus", "netmon", "operator")
 """Roles whose credentials a new site needs before anybody can issue any. They do not expire."""
 NATS_CONF = "nats.conf"
 

@@ -81,7 +81,7 @@ def hand(tmp_path: Path) -> Iterator[Hand]:
 
 def test_setup_writes_the_first_credentials_once_for_their_owner_alone(hand: Hand) -> None:
     site = hand.json("setup", "--state", "site")
-    assert set(site["creds"]) == {"master", "jobcontroller", "lognexus", "operator"}
+    assert set(site["creds"]) == {"master", "jobcontroller", "lognexus", "netmon", "operator"}
     before = {}
     for path in map(Path, site["creds"].values()):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
