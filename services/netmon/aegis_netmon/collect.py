@@ -33,7 +33,7 @@ class FabricReader:
 
     def __init__(self, prefix: Sequence[str] = (), budget: float = 60.0, env: dict[str, str] | None = None) -> None:
         self.prefix, self.budget, self.env = tuple(prefix), budget, env
-        self._running: subprocess.Popen[bytes] | None = None
+        self.running: subprocess.Popen[bytes] | None = None
         self._stopped = False
 
     def read(self, at: float | None = None) -> Reading:
@@ -57,16 +57,17 @@ class FabricReader:
             running = subprocess.Popen([*self.prefix, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self.env, start_new_session=True)
         except OSError as error:
             return None, error.strerror or str(error)
-        self._running = running
+        self.running = running
         try:
             if self._stopped:
                 raise subprocess.TimeoutExpired(command, left)
             out, err = running.communicate(timeout=left)
         except subprocess.TimeoutExpired:
-            self._kill(running)
+            kill(running)
+            running.communicate()
             return None, f"no answer within the budget of {self.budget:g} s"
         finally:
-            self._running = None
+            self.running = None
         if running.returncode not in (0, 1) or not out.strip():
             last = err.decode("utf-8", "replace").strip().split("\n")[-1]
             return None, f"ended with {running.returncode}: {last[:200]}"
@@ -79,13 +80,13 @@ class FabricReader:
     def stop(self) -> None:
         """From another thread: the tool that runs now ends, and no other is begun."""
         self._stopped = True
-        if (running := self._running) is not None:
-            self._kill(running)
+        if (running := self.running) is not None:
+            kill(running)
 
-    def _kill(self, running: subprocess.Popen[bytes]) -> None:
-        """The tool and what it was started by: `ibsim-run` and `sudo` have it as a child."""
-        try:
-            os.killpg(running.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        running.communicate()
+
+def kill(running: subprocess.Popen[bytes]) -> None:
+    """The tool and what it was started by: `ibsim-run` and `sudo` have it as a child. One of another user ends by itself."""
+    try:
+        os.killpg(running.pid, signal.SIGKILL)
+    except OSError:
+        pass

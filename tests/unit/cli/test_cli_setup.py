@@ -88,7 +88,7 @@ def test_setup_writes_the_first_credentials_once_for_their_owner_alone(hand: Han
         before[path] = path.read_bytes()
     code, out, _ = hand.aegis("setup", "--state", "site")
     assert code == 0
-    assert out.count("as it was") == 4 and all(str(path) in out for path in before)
+    assert out.count("as it was") == 5 and all(str(path) in out for path in before)
     assert {path: path.read_bytes() for path in before} == before
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
+import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from aegis_netmon.series import Poll
 from aegis_netmon.topology import Fabric, build
 from aegis_netmon.watch import ALARMS, LinkVerdict, Watch, step
 from aegis_parsers import parse
+from harness.waiting import until_sync
 
 DATA = """Data Counters for 0x100000 "node01 mlx5_0"
    GUID 0x100000 port 1: [PortXmitData == 1584 (6.188KB)] [PortRcvData == 1656 (6.469KB)] [PortXmitPkts == 22 (22.000)] [PortRcvPkts == 23 (23.000)]
@@ -104,19 +106,31 @@ def test_a_port_that_answered_has_zeros_and_one_that_did_not_is_unknown(shared: 
     assert any("60 ports did not answer" in what for what in made.partial)
 
 
-def test_a_tool_that_fails_costs_its_part_and_says_so(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    listing = (shared / "net/ibsim/ibnetdiscover_p.txt").read_bytes()
+@pytest.fixture
+def slow_tools(shared: Path, tmp_path: Path) -> tuple[str, ...]:
+    """Words before each tool: ibnetdiscover prints the sample, ibqueryerrors (and its child) never ends."""
+    script = tmp_path / "tool"
+    script.write_text(f'#!/bin/sh\n[ "$1" = ibqueryerrors ] && {{ sleep 100; exit; }}\ncat {shared / "net/ibsim/ibnetdiscover_p.txt"}\n')
+    script.chmod(0o700)
+    return (str(script),)
 
-    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[bytes]:
-        if command[0] == "ibqueryerrors":
-            raise subprocess.TimeoutExpired(command, 1.0)
-        return subprocess.CompletedProcess(command, 0, listing, b"")
 
-    monkeypatch.setattr(subprocess, "run", run)
-    made = collect.FabricReader(budget=5.0).read(0.0)
+def test_a_tool_that_does_not_end_costs_its_part_and_says_so(slow_tools: tuple[str, ...]) -> None:
+    made = collect.FabricReader(slow_tools, budget=0.5).read(0.0)
     assert len(made.fabric.links) == 32
     assert made.polls == ()
-    assert any("no answer within the budget of 5 s" in what for what in made.partial)
+    assert any("no answer within the budget of 0.5 s" in what for what in made.partial)
+
+
+def test_a_sweep_that_is_stopped_ends_at_once(slow_tools: tuple[str, ...]) -> None:
+    reader = collect.FabricReader(slow_tools, budget=60.0)
+    begun = time.monotonic()
+    thread = threading.Thread(target=reader.read)
+    thread.start()
+    until_sync(lambda: (running := reader.running) is not None and "ibqueryerrors" in str(running.args), 20, "the tool that does not end")
+    reader.stop()
+    thread.join(20)
+    assert not thread.is_alive() and time.monotonic() - begun < 40
 
 
 def test_without_a_graph_there_is_no_reading() -> None:
