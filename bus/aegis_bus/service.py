@@ -86,8 +86,12 @@ class Service:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("task %s failed", task.get_name(), exc_info=error)
-            self.failure = self.failure or error
-            self.stopping.set()
+            self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """End the service with exit code 1: whoever keeps it running starts it again."""
+        self.failure = self.failure or error
+        self.stopping.set()
 
     def checks(self) -> dict[str, bool]:
         result = {}

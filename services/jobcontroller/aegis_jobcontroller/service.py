@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
-import socket
-import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
-from aegis_bus import config
 from aegis_bus.connection import Bus
 from aegis_bus.crashpoint import crashpoint
 from aegis_bus.errors import BusError, Unreadable
-from aegis_bus.identity import Identity
-from aegis_bus.lease import Lease
-from aegis_bus.service import Service, require_suitable, run_service
+from aegis_bus.replica import joined, replica_main
+from aegis_bus.service import Service
 from aegis_proto import subjects
 from aegis_proto.api import AdoptReply, RequestRefused, read_reply
 from aegis_proto.messages import BadMessage, Era, decode, encode
@@ -202,41 +197,15 @@ def _gauges(world: World) -> None:
 
 async def start(service: Service) -> None:
     """Until the service is to stop."""
-    settings = service.config
-    replica = settings.service.replica or f"jobcontroller-{socket.gethostname().split('.')[0].lower()}-{secrets.token_hex(3)}"
-    bus = await Bus.connect(
-        Identity.from_creds_file(settings.bus.creds),
-        settings.bus.servers,
-        name=replica if replica.startswith("jobcontroller") else f"jobcontroller-{replica}",
-        tls_ca=settings.bus.tls_ca or None,
-        timeout=settings.bus.connect_timeout,
-    )
-    service.health["bus"] = lambda: bus.connected
-    await require_suitable(bus)
-    lease = Lease(bus, replica, "jobcontroller", settings.bus.lease_ttl)
-    try:
-        await lease.start()
-        controller = Controller(bus, settings.credentials.server)
+    async with joined(service) as replica:
+        await replica.lease.start()
+        controller = Controller(replica.bus, service.config.credentials.server)
         service.health["read"] = lambda: controller.cache.ready
         await controller.start(service)
         await service.stopping.wait()
-        await lease.stop()
-    finally:
-        await bus.close()
+        await replica.lease.stop()
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main() -> int:
     """`python -m aegis_jobcontroller`. Settings: INTERFACE.md §3; `credentials.server` is what agents are told."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if words:
-        sys.stderr.write(f"aegis-jobcontroller: {' '.join(words)}: takes no arguments, only aegis.toml and AEGIS_ variables\n")
-        return 2
-    try:
-        settings = config.load()
-    except config.ConfigError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    if not settings.bus.servers or not settings.bus.creds:
-        sys.stderr.write("E130 the job controller needs bus.servers (AEGIS_BUS_SERVERS) and bus.creds (AEGIS_BUS_CREDS)\n")
-        return 2
-    return run_service("jobcontroller", start, settings)
+    return replica_main("jobcontroller", start, needs=("bus.servers", "bus.creds"))

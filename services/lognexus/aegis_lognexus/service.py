@@ -8,20 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
-import socket
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from aegis_bus import config
+from aegis_bus.config import Config
 from aegis_bus.connection import Bus
 from aegis_bus.errors import BusError
-from aegis_bus.identity import Identity
-from aegis_bus.lease import Lease
-from aegis_bus.service import Service, require_suitable, run_service
+from aegis_bus.replica import joined, replica_main
+from aegis_bus.service import Service
 from aegis_proto import subjects
-from aegis_proto.ids import is_id, nearest_id
 from aegis_proto.logs import SERVICE
 from aegis_proto.messages import BadMessage, Era, decode
 
@@ -75,33 +69,23 @@ class EraWatch:
 
 async def start(service: Service) -> None:
     """Until the service is to stop."""
-    settings = service.config
-    replica = settings.service.replica or f"{SERVICE}-{socket.gethostname().split('.')[0].lower()}-{secrets.token_hex(3)}"
-    store = LogStore(Path(settings.lognexus.store), StoreSettings(max_bytes=settings.lognexus.max_bytes, max_age=settings.lognexus.max_age))
-    bus = await Bus.connect(
-        Identity.from_creds_file(settings.bus.creds) if settings.bus.creds else Identity.new(),
-        settings.bus.servers,
-        name=replica if replica.startswith(SERVICE) else f"{SERVICE}-{replica}",
-        tls_ca=settings.bus.tls_ca or None,
-        timeout=settings.bus.connect_timeout,
-    )
-    service.health["bus"] = lambda: bus.connected
-    await require_suitable(bus)
-    lease = Lease(bus, replica, SERVICE, settings.bus.lease_ttl)
-    try:
-        await lease.start()
+    settings = service.config.lognexus
+    store = LogStore(Path(settings.store), StoreSettings(max_bytes=settings.max_bytes, max_age=settings.max_age))
+    async with joined(service) as replica:
+        bus = replica.bus
+        await replica.lease.start()
         era = EraWatch(bus)
         await era.known()
         store.begin(era.era)
-        shares = Shares(replica)
+        shares = Shares(replica.name)
         intake = Intake(bus, store, shares, lambda: era.era)
         service.health["reading"] = lambda: intake.ready
-        judging = Judging(bus, store.folder / "jobs", intake, shares, settle=settings.lognexus.settle, start=store.events, done=store.judged)
+        judging = Judging(bus, store.folder / "jobs", intake, shares, settle=settings.settle, start=store.events, done=store.judged)
         tasks = [
             service.spawn(era.follow(), "era"),
             service.spawn(intake.run(), "lines"),
             service.spawn(judging.run(), "verdicts"),
-            *(service.spawn(Sender(store.folder, target(url)).run(), f"sink {n}") for n, url in enumerate(settings.lognexus.sinks)),
+            *(service.spawn(Sender(store.folder, target(url)).run(), f"sink {n}") for n, url in enumerate(settings.sinks)),
         ]
         await Api(bus, store, shares).start()
         await service.stopping.wait()
@@ -109,32 +93,15 @@ async def start(service: Service) -> None:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await intake.stop()
-        await lease.stop()
-    finally:
-        await bus.close()
+        await replica.lease.stop()
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def check(config: Config) -> None:
+    """ValueError for a sink that cannot be."""
+    for url in config.lognexus.sinks:
+        target(url)
+
+
+def main() -> int:
     """`python -m aegis_lognexus`. Settings: sections [bus], [service] and [lognexus]."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if words:
-        sys.stderr.write(f"aegis-lognexus: {' '.join(words)}: takes no arguments, only aegis.toml and AEGIS_ variables\n")
-        return 2
-    try:
-        settings = config.load()
-    except config.ConfigError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    if not settings.bus.servers or not settings.lognexus.store:
-        sys.stderr.write("E130 lognexus needs bus.servers (AEGIS_BUS_SERVERS) and lognexus.store (AEGIS_LOGNEXUS_STORE), a folder\n")
-        return 2
-    if (replica := settings.service.replica) and not is_id(replica):
-        sys.stderr.write(f'E130 service.replica "{replica}": use a-z, 0-9 and -, at most 40. Nearest: {nearest_id(replica)}\n')
-        return 2
-    try:
-        for url in settings.lognexus.sinks:
-            target(url)
-    except ValueError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    return run_service(SERVICE, start, settings)
+    return replica_main(SERVICE, start, needs=("bus.servers", "lognexus.store"), check=check)

@@ -6,21 +6,17 @@ Reads and writes through the parts: `heads` (all heads), `ownership` (who owns w
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
-import socket
 from dataclasses import dataclass
 
 import structlog
 from aegis_bus import errors
-from aegis_bus.config import Config, ConfigError
+from aegis_bus.config import Config
 from aegis_bus.connection import Bus
-from aegis_bus.identity import Identity
 from aegis_bus.jobstore import JobStore
 from aegis_bus.lease import Lease
-from aegis_bus.service import Service, require_suitable
+from aegis_bus.replica import joined, replica_main
+from aegis_bus.service import Service
 from aegis_proto import subjects
-from aegis_proto.ids import nearest_id
 from aegis_proto.messages import BadMessage, Era, decode
 
 from aegis_master import metrics
@@ -166,53 +162,27 @@ class Master:
         self.trace.close()
 
 
-def replica_name(configured: str) -> str:
-    """The configured name, or one that no other process has."""
-    if configured:
-        if nearest_id(configured) != configured:
-            raise ConfigError(f'E130 service.replica "{configured}": use a-z, 0-9 and -, at most 40. Nearest: {nearest_id(configured)}')
-        return configured
-    return nearest_id(f"m-{socket.gethostname()[:20]}-{os.getpid()}-{secrets.token_hex(3)}")
-
-
 async def serve(service: Service) -> None:
-    """`start` of `aegis_bus.service.run_service`."""
-    config = service.config
+    """`start` of `aegis_bus.replica.replica_main`."""
     serving = False
     service.health["serving"] = lambda: serving  # requests are answered, jobs can be owned
-    settings, replica = settings_of(config), replica_name(config.service.replica)
-    identity = Identity.from_creds_file(config.bus.creds) if config.bus.creds else Identity.new()
-
-    async def reread() -> str:
-        """The operator renews the file; the process reads it again when the server refuses the old JWT."""
-        return Identity.from_creds_file(config.bus.creds).jwt if config.bus.creds else identity.jwt
-
-    bus = await Bus.connect(
-        identity,
-        list(config.bus.servers),
-        name=f"master-{replica}",
-        tls_ca=config.bus.tls_ca or None,
-        timeout=config.bus.connect_timeout,
-        jwt_source=reread,
-    )
-    service.health["bus"] = lambda: bus.connected
-    try:
-        await require_suitable(bus)
-        master = Master(bus, settings, replica)
+    async with joined(service) as replica:
+        master = Master(replica.bus, settings_of(service.config), replica.name)
         await master.start()
         serving = True
         service.health["lease"] = lambda: not master.lease.lost.is_set()
         service.spawn(master.run(service), "master")
         await service.stopping.wait()
-        await master.stop(max(1.0, config.service.drain_grace - 3.0))
-    finally:
-        await bus.close(2.0)
+        await master.stop(max(1.0, service.config.service.drain_grace - 3.0))
+
+
+def main() -> int:
+    """`python -m aegis_master`: one replica."""
+    return replica_main("master", serve, check=settings_of)
 
 
 def settings_of(config: Config) -> MasterSettings:
     """The settings of this service out of the whole configuration."""
-    if not config.bus.servers:
-        raise ConfigError('E130 bus.servers is not set: [bus] servers = ["tls://host:4222"], or AEGIS_BUS_SERVERS')
     given = config.master
     judge = JudgeTimes(silent=given.silent, unconfirmed=given.unconfirmed, quiet=given.quiet, common_share=given.common_share)
     owner = OwnerSettings(judge=judge, ack_after=given.ack_after, progress=given.progress, tick=given.tick)

@@ -62,7 +62,7 @@ async def test_a_server_without_jetstream_is_named_as_such(tmp_path: Path, monke
     async def at_once(bus: Bus) -> None:
         await bus.require_jetstream()
 
-    monkeypatch.setattr("aegis_master.service.require_suitable", at_once)
+    monkeypatch.setattr("aegis_bus.replica.require_suitable", at_once)
     with NatsServer(tmp_path / "without", extra="jetstream: false") as server:
         service = service_on(server, tmp_path)
         with pytest.raises(errors.ServerUnsuitable, match=r"^E120 "):
