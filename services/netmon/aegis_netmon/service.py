@@ -9,22 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import secrets
-import socket
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from aegis_bus import config
 from aegis_bus.connection import Bus
 from aegis_bus.errors import BusError
-from aegis_bus.identity import Identity
-from aegis_bus.lease import Lease
-from aegis_bus.service import Service, require_suitable, run_service
+from aegis_bus.replica import joined, replica_main
+from aegis_bus.service import Service
 from aegis_bus.settings import NetmonSettings
 from aegis_bus.sole import SoleLease
 from aegis_proto import subjects
-from aegis_proto.ids import is_id, nearest_id
 from aegis_proto.messages import BadMessage, Era, decode
 from aegis_proto.net import SERVICE
 
@@ -100,21 +94,11 @@ async def keep_now(folder: Path, picture: Picture, intake: Intake, era: str) -> 
 async def start(service: Service) -> None:
     """Until the service is to stop."""
     settings = service.config
-    replica = settings.service.replica or f"{SERVICE}-{socket.gethostname().split('.')[0].lower()}-{secrets.token_hex(3)}"
     picture = Picture(hosts_of(settings.netmon))
-    bus = await Bus.connect(
-        Identity.from_creds_file(settings.bus.creds) if settings.bus.creds else Identity.new(),
-        settings.bus.servers,
-        name=replica if replica.startswith(SERVICE) else f"{SERVICE}-{replica}",
-        tls_ca=settings.bus.tls_ca or None,
-        timeout=settings.bus.connect_timeout,
-    )
-    service.health["bus"] = lambda: bus.connected
-    await require_suitable(bus)
-    lease, sole = Lease(bus, replica, SERVICE, settings.bus.lease_ttl), SoleLease(bus, SERVICE, replica, settings.bus.lease_ttl)
     folder = Path(settings.netmon.state) if settings.netmon.state else None
-    try:
-        await lease.start()
+    async with joined(service) as replica:
+        bus, sole = replica.bus, SoleLease(replica.bus, SERVICE, replica.name, settings.bus.lease_ttl)
+        await replica.lease.start()
         era = await era_of(bus)
         remembered = kept.read(folder, era) if folder is not None else None
         if remembered is not None:
@@ -126,7 +110,7 @@ async def start(service: Service) -> None:
         places = Places(bus, picture.placed)
         rounds = Rounds(bus, picture, settings.netmon)
         sweeping = Sweeping(settings.netmon, sole, picture, rounds.swept)
-        api = Api(bus, picture, sweeping, replica)
+        api = Api(bus, picture, sweeping, replica.name)
         rounds.ready = lambda: intake.ready and sole.held
         api.active = lambda: sole.held
         await api.start()
@@ -147,27 +131,9 @@ async def start(service: Service) -> None:
         if folder is not None:
             await keep_now(folder, picture, intake, era)
         await sole.stop()
-        await lease.stop()
-    finally:
-        await bus.close()
+        await replica.lease.stop()
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main() -> int:
     """`python -m aegis_netmon`. Settings: sections [bus], [service] and [netmon]."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if words:
-        sys.stderr.write(f"aegis-netmon: {' '.join(words)}: takes no arguments, only aegis.toml and AEGIS_ variables\n")
-        return 2
-    try:
-        settings = config.load()
-        hosts_of(settings.netmon)
-    except (config.ConfigError, ValueError) as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    if not settings.bus.servers:
-        sys.stderr.write("E130 netmon needs bus.servers (AEGIS_BUS_SERVERS)\n")
-        return 2
-    if (replica := settings.service.replica) and not is_id(replica):
-        sys.stderr.write(f'E130 service.replica "{replica}": use a-z, 0-9 and -, at most 40. Nearest: {nearest_id(replica)}\n')
-        return 2
-    return run_service(SERVICE, start, settings)
+    return replica_main(SERVICE, start, check=lambda config: hosts_of(config.netmon))
