@@ -70,7 +70,7 @@ class JobStore:
         if spec_item is None:
             raise errors.Unreadable(f"job {job}: the head is there, the specification ({subjects.job_spec(job)}) is not")
         spec = _decode(job, JobSpec, spec_item.data)
-        pods = tuple(_decode_shard(job, k, by_subject.get(subjects.job_pods(job, k))) for k in range(-(-head.workerNum // SHARD)))
+        pods = tuple(decode_shard(job, k, by_subject.get(subjects.job_pods(job, k))) for k in range(-(-head.workerNum // SHARD)))
         return self._loaded(JobState(head, pods, spec), head_item.seq, head_item.time_ms)
 
     async def head(self, job: str) -> tuple[Head, int, int] | None:
@@ -215,7 +215,8 @@ def _decode(job: str, kind: type[S], data: bytes) -> S:
         raise errors.Unreadable(f"job {job}: {error}") from None
 
 
-def _decode_shard(job: str, k: int, item: Stored | None) -> tuple[Pod, ...]:
+def decode_shard(job: str, k: int, item: Stored | None) -> tuple[Pod, ...]:
+    """Shard k of a job; `Unreadable` when it is missing, of a higher version or no shard."""
     if item is None:
         raise errors.Unreadable(f"job {job}: shard {k} ({subjects.job_pods(job, k)}) is missing")
     try:

@@ -48,7 +48,7 @@ class SoleLease:
         """One try. BusError when the bus is away: what is held then runs out by itself."""
         was = self.held
         if not was:
-            stored = await self._bus.get(STREAM, self._subject, leader=True)
+            stored = await self._bus.get(STREAM, self._subject)
             self._seq = stored.seq if stored is not None else 0
             if stored is not None and not stored.marker and stored.data:
                 self.holder = messages.decode(LeaseData, stored.data).replica

@@ -55,7 +55,8 @@ class PortCounts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NodePorts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """All ports of a node at one poll, whole. `names`: counters in the names of sysfs. `booted`: when the machine started, ms."""
+    """All ports of a node at one poll, whole. `names`: counters in the names of sysfs. `booted`: when the machine started, ms. `settings`: NCCL's of
+    the jobs that run here, by job: nothing else of their environment."""
 
     boot: str
     at: Number
@@ -63,6 +64,7 @@ class NodePorts(msgspec.Struct, frozen=True, omit_defaults=True):
     ports: tuple[PortCounts, ...] = ()
     booted: Number = 0
     every: float = 10.0  # seconds between polls
+    settings: dict[str, dict[str, str]] = {}
     v: int = WIRE_VERSION
 
 

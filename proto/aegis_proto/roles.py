@@ -136,8 +136,9 @@ SERVICES: dict[str, dict[str, Any]] = {
     ),
     "netmon": dict(
         pub_allow=_role(
-            ["aegis.verdict.netmon.*.*", "aegis.lease.*", "aegis.dlq.netmon.*.*"],
-            _gets("CTL"),
+            ["aegis.verdict.netmon.*.*", "aegis.lease.*", "aegis.dlq.netmon.*.*", "$JS.API.INFO", "$JS.API.STREAM.INFO.CTL"],
+            # By subject only: in CTL lie specifications too, with what users put into the environment.
+            [f"$JS.API.DIRECT.GET.CTL.{subject}" for subject in ("aegis.era", "aegis.job.*.state", "aegis.job.*.pods.*", "aegis.lease.*")],
             _reads("METRICS"),
             _gets("EVENTS"),
             _reads("EVENTS"),

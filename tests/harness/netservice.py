@@ -93,9 +93,8 @@ class Node:
     def __init__(self, bus: Bus, node: str, sysfs: Sysfs, boot: str = "boot-1") -> None:
         self._bus, self.node, self.sysfs, self._boot = bus, node, sysfs, boot
         self._ports = Ports(PortSettings(root=str(sysfs.root)))
-        self.polls = 0
+        self.settings: dict[str, dict[str, str]] = {}
 
     async def poll(self) -> None:
-        self.polls += 1
-        made = message(self._boot, int(time.time() * 1000), self._ports.read(), every=10.0)
+        made = message(self._boot, int(time.time() * 1000), self._ports.read(), every=10.0, settings=self.settings)
         await self._bus.publish(subjects.net_counter(self.node), encode(made), timeout=5.0)

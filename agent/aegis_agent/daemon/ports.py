@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, cast
 
+import msgspec
 import structlog
 from aegis_bus.connection import Bus
 from aegis_bus.errors import BusError
@@ -35,6 +36,7 @@ PATIENCE = 2.0
 """Seconds that one device may take to be read."""
 OPTICS_EVERY = 300.0
 OPTICS_PATIENCE = 20.0
+MOST_SETTINGS = 32
 HIGHEST = 2**63 - 1
 """A count above it is no number that others read."""
 
@@ -179,7 +181,14 @@ def number(item: Item, key: str) -> float | None:
 
 
 def message(
-    boot: str, at: int, ports: Sequence[PortReading], optics: dict[str, Optics] | None = None, *, booted: int = 0, every: float = 10.0
+    boot: str,
+    at: int,
+    ports: Sequence[PortReading],
+    optics: dict[str, Optics] | None = None,
+    *,
+    booted: int = 0,
+    every: float = 10.0,
+    settings: dict[str, dict[str, str]] | None = None,
 ) -> NodePorts:
     """All ports of a node as they are told."""
     names = sorted({name for port in ports for name in port.counters})
@@ -199,7 +208,23 @@ def message(
         )
         for port in ports
     )
-    return NodePorts(boot, at, tuple(names), rows, booted, every)
+    return NodePorts(boot, at, tuple(names), rows, booted, every, settings or {})
+
+
+class _Spec(msgspec.Struct):
+    """What is read of a job's specification."""
+
+    env: dict[str, str] = {}
+
+
+def nccl(spec: bytes) -> dict[str, str]:
+    """NCCL's settings in a job's environment, and nothing else of it."""
+    try:
+        env = msgspec.json.decode(spec, type=_Spec | None)
+    except (msgspec.MsgspecError, RecursionError):
+        return {}
+    found = {} if env is None else {name: value[:128] for name, value in sorted(env.env.items()) if name.startswith("NCCL_") and len(name) <= 64}
+    return dict(list(found.items())[:MOST_SETTINGS])
 
 
 def bounded(value: int | None) -> int | None:
@@ -220,8 +245,9 @@ def booted_ms() -> int:
 class Telling:
     """Reads and tells, poll after poll; `run` until cancelled. While the bus is away nothing is read: a rate is taken over what was told."""
 
-    def __init__(self, node: str, boot: str, settings: PortSettings) -> None:
-        self._node, self._boot, self._settings = node, boot, settings
+    def __init__(self, node: str, boot: str, settings: PortSettings, jobs: Callable[[], dict[str, dict[str, str]]] = dict) -> None:
+        """`jobs`: NCCL's settings of the jobs that run here."""
+        self._node, self._boot, self._settings, self._jobs = node, boot, settings, jobs
         self._ports, self._mlxlink = Ports(settings), Mlxlink(settings.mlxlink)
         self._booted = booted_ms()
         self._refused = False
@@ -253,7 +279,7 @@ class Telling:
         """One poll. Blocks."""
         ports = self._ports.read()
         found = self._mlxlink.take(ports, time.monotonic())
-        return message(self._boot, now_ms(), ports, found, booted=self._booted, every=self._settings.every)
+        return message(self._boot, now_ms(), ports, found, booted=self._booted, every=self._settings.every, settings=self._jobs())
 
 
 async def in_thread(work: Callable[[], T]) -> T:

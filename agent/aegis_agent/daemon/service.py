@@ -31,7 +31,7 @@ from aegis_proto.messages import BadMessage, NodeSpec, NodeStatus, Slot, decode,
 
 from aegis_agent.daemon import processes
 from aegis_agent.daemon.keeper import Launch, SlotKeeper, agent_environment
-from aegis_agent.daemon.ports import PortSettings, Telling
+from aegis_agent.daemon.ports import PortSettings, Telling, nccl
 from aegis_agent.daemon.slotdir import SlotDir
 from aegis_agent.handover import now_ms
 
@@ -221,7 +221,12 @@ class Daemon:
     async def _ports(self) -> None:
         while self._bus is None:
             await asyncio.sleep(0.2)
-        await Telling(self.settings.node, self.boot, self.settings.ports).run(self._bus)
+        await Telling(self.settings.node, self.boot, self.settings.ports, self._nccl).run(self._bus)
+
+    def _nccl(self) -> dict[str, dict[str, str]]:
+        """NCCL's settings of the jobs that run here."""
+        held = [keeper.held() for keeper in self.keepers.values()]
+        return {one.job: found for one in held if one is not None and (found := nccl(bytes(one.spec)))}
 
     async def _new_jwt(self) -> str:
         """The creds file may have been renewed under us."""

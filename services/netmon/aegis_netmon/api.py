@@ -116,8 +116,11 @@ class Api:
         infos: tuple[LinkInfo, ...] = tuple(picture.info(line, now, seen) for line in lines[:MOST])
         layers = {port.seen.layer.lower() for line in lines for port in line.ports}
         layer = "roce" if layers and "infiniband" not in layers else "infiniband"
-        notes = routing.check_nccl(job.env, self._sweeping.adaptive, "roce" if layer == "roce" else "infiniband")
+        env = picture.settings(job)
+        notes = routing.check_nccl(env or {}, self._sweeping.adaptive, "roce" if layer == "roce" else "infiniband")
         settings = tuple(f"{note.level}: {note.name} {note.text}" for note in notes)
+        if env is None:
+            settings = ("info: no node of the job tells settings of NCCL: taken as NCCL's defaults", *settings)
         absent, at = tuple(sorted(used.absent)), int(now * 1000)
         return JobLinksAnswer(job.job, job.nodes, infos, len(lines), used.exact, absent, settings, self.routing(now), at)
 

@@ -6,6 +6,7 @@ A port without a GUID (RoCE, software drivers) is named by its node and device: 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from aegis_parsers.schema import Item
@@ -34,13 +35,14 @@ class PortPoll(NamedTuple):
 
 
 class NodePoll(NamedTuple):
-    """One poll of one node. `at` in seconds by the clock of the bus; `booted` likewise, None when not known."""
+    """One poll of one node. `at` in seconds by the clock of the bus; `booted` likewise, None when not known. `settings`: NCCL's, by job."""
 
     node: str
     at: float
     every: float
     booted: float | None
     ports: tuple[PortPoll, ...]
+    settings: Mapping[str, Mapping[str, str]] = {}
 
 
 def read(node: str, at: float, told: NodePorts) -> NodePoll:
@@ -51,7 +53,7 @@ def read(node: str, at: float, told: NodePorts) -> NodePoll:
         if not NAME.fullmatch(name):
             raise BadMessage(f"{node}: no name of a counter: {name[:80]!r}")
     booted = at - (told.at - told.booted) / 1000 if told.booted and told.booted <= told.at else None
-    return NodePoll(node, at, max(1.0, min(told.every, 3600.0)), booted, tuple(port_of(node, at, told, port) for port in told.ports))
+    return NodePoll(node, at, max(1.0, min(told.every, 3600.0)), booted, tuple(port_of(node, at, told, port) for port in told.ports), told.settings)
 
 
 def port_of(node: str, at: float, told: NodePorts, port: PortCounts) -> PortPoll:

@@ -6,7 +6,7 @@ A node whose daemon falls silent makes its ports unknown, never down. A port tha
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 from aegis_proto.net import Optics
@@ -60,11 +60,15 @@ class Hosts:
         self.by_guid: dict[tuple[str, int], HostPort] = {}
         self.of_node: dict[str, set[tuple[str, str, int]]] = {}
         self.adaptive: bool | None = None
+        self.settings: dict[str, Mapping[str, Mapping[str, str]]] = {}
+        """Node -> job -> NCCL's settings there."""
         self.missing: dict[tuple[str, str, int], Missing] = {}
 
     def take(self, poll: NodePoll) -> list[HostPort]:
         """The ports of one node after one more poll. An older poll than the last changes nothing."""
         known = self.of_node.setdefault(poll.node, set())
+        if poll.settings or poll.node in self.settings:
+            self.settings[poll.node] = poll.settings
         touched = []
         for one in poll.ports:
             key = (poll.node, one.seen.device, one.seen.port)

@@ -40,12 +40,11 @@ class Line:
 
 
 class JobUse(msgspec.Struct, frozen=True):
-    """Where a job runs and what its command sees: for the join."""
+    """Where a job runs."""
 
     job: str
     namespace: str
     nodes: tuple[str, ...]
-    env: Mapping[str, str] = {}
 
 
 class Picture:
@@ -133,6 +132,11 @@ class Picture:
             absent = tuple(node for node in used.absent if node not in by_node)
             whole = used.exact and (len(job.nodes) < 2 or bool(self.fabric.links))
             self.uses[job.job] = Use(used.links | own, whole, absent, used.broken)
+
+    def settings(self, job: JobUse) -> Mapping[str, str] | None:
+        """NCCL's settings of a job, as a node of it tells; None where none does: not told is not unset."""
+        told = (self.hosts.settings.get(node, {}).get(job.job) for node in job.nodes)
+        return next((found for found in told if found is not None), None)
 
     # --- judging -----------------------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
-"""Where jobs run: followed by their heads (`aegis.view.job.*.state`), read whole when one changed, and all of them again now and then.
+"""Where jobs run: followed by their heads (`aegis.view.job.*.state`), read when one changed, and all of them again now and then.
 
-Reads CTL; writes nothing.
+Reads heads and pods in CTL, by subject; never a specification, which holds what a user put into the environment. Writes nothing.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 
 from aegis_bus.connection import Bus, Msg
 from aegis_bus.errors import BusError, Unreadable
-from aegis_bus.jobstore import JobStore
+from aegis_bus.jobstore import STREAM, decode_head, decode_shard
 from aegis_proto import subjects
-from aegis_proto.state import JobState
+from aegis_proto.state import SHARD
 
 from aegis_netmon.picture import JobUse
 
@@ -24,11 +24,10 @@ AGAIN = 300.0
 
 
 class Places:
-    """`run` until cancelled; `tell` is given all jobs that run, whenever something changed. `of`: namespace of each."""
+    """`run` until cancelled; `tell` is given all jobs that run, whenever something changed."""
 
     def __init__(self, bus: Bus, tell: Callable[[Iterable[JobUse]], None]) -> None:
         self._bus, self._tell = bus, tell
-        self._store = JobStore(bus)
         self._changed: set[str] = set()
         self.jobs: dict[str, JobUse] = {}
 
@@ -43,9 +42,8 @@ class Places:
             try:
                 if self._bus.generation != generation or loop.time() >= due:
                     generation, due = self._bus.generation, loop.time() + AGAIN
-                    heads = await self._store.list_jobs()
-                    alive = {head.job for head in heads if not head.phase.terminal}
-                    self._changed |= alive | self.jobs.keys()
+                    info = await self._bus.js_api(f"STREAM.INFO.{STREAM}", {"subjects_filter": subjects.job_state("*")})
+                    self._changed |= {subjects.token(subject, 2) for subject in info["state"].get("subjects") or {}} | self.jobs.keys()
                 if self._changed:
                     await self._read()
             except BusError as error:
@@ -58,23 +56,28 @@ class Places:
         before = dict(self.jobs)
         for job in sorted(changed):
             try:
-                loaded = await self._store.load(job)
+                use = await self._use(job)
             except Unreadable as error:
                 log.warning("%s", error)
                 continue
             except BusError:
                 self._changed |= changed
                 raise
-            if loaded is None or loaded.state.head.phase.terminal:
+            if use is None:
                 self.jobs.pop(job, None)
             else:
-                self.jobs[job] = use(loaded.state)
+                self.jobs[job] = use
         if self.jobs != before:
             self._tell(self.jobs.values())
 
-
-def use(state: JobState) -> JobUse:
-    """Nodes of a job's workers that are not known to be gone, and its settings of NCCL alone."""
-    nodes = {pod.node for pod in state.pods() if pod.node and not pod.gone}
-    env = {name: value for name, value in state.spec.env.items() if name.startswith("NCCL_")}
-    return JobUse(state.head.job, state.head.namespace, tuple(sorted(nodes)), env)
+    async def _use(self, job: str) -> JobUse | None:
+        """None for a job that has ended or is not there. Nodes of workers that are not known to be gone."""
+        item = await self._bus.get(STREAM, subjects.job_state(job))
+        head = decode_head(job, item.data) if item is not None and not item.marker else None
+        if head is None or head.phase.terminal:
+            return None
+        nodes = set()
+        for k in range(-(-head.workerNum // SHARD)):
+            stored = await self._bus.get(STREAM, subjects.job_pods(job, k))
+            nodes |= {pod.node for pod in decode_shard(job, k, stored) if pod.node and not pod.gone}
+        return JobUse(job, head.namespace, tuple(sorted(nodes)))

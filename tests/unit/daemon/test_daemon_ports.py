@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from aegis_agent.daemon import cli
-from aegis_agent.daemon.ports import Mlxlink, Ports, PortSettings
+from aegis_agent.daemon.ports import Mlxlink, Ports, PortSettings, nccl
 from aegis_bus.connection import Bus
 from aegis_bus.identity import Identity
 from aegis_bus.natsserver import NatsServer
@@ -20,8 +20,9 @@ from aegis_netmon.hostpoll import read
 from aegis_netmon.hosts import Hosts
 from aegis_parsers.ib.live import PortReading, Reader
 from aegis_proto import subjects
-from aegis_proto.messages import decode
+from aegis_proto.messages import decode, encode
 from aegis_proto.net import NodePorts
+from aegis_proto.state import JobSpec
 from harness.netservice import Sysfs
 from harness.waiting import until_sync
 
@@ -78,6 +79,12 @@ def test_mlxlink_is_asked_seldom_and_beside_the_polls(tmp_path: Path) -> None:
     assert sorted(line.split()[1] for line in asked if line) == ["mlx5_0", "mlx5_1"]
     assert Mlxlink("", every=1.0).take(readings, 0.0) == {}
     assert Mlxlink("/nowhere/mlxlink").take(readings, 0.0) == {}
+
+
+def test_of_a_job_s_environment_nothing_but_nccl_s_settings_is_told() -> None:
+    spec = encode(JobSpec("x", env={"NCCL_IB_TIMEOUT": "14", "SECRET": "s", "NCCL_DEBUG": "INFO" * 100}))
+    assert nccl(spec) == {"NCCL_DEBUG": ("INFO" * 100)[:128], "NCCL_IB_TIMEOUT": "14"}
+    assert nccl(b"null") == nccl(b"{") == {}
 
 
 @pytest.mark.parametrize(

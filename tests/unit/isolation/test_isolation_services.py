@@ -53,7 +53,7 @@ GETS = {
     "jobcontroller": ["CTL", "NODES", "FLEET", "HELD"],
     "lognexus": ["CTL", "EVENTS"],
     "lemon": ["NODES", "FLEET", "EVENTS", "STORY"],
-    "netmon": ["CTL", "FLEET", "EVENTS"],
+    "netmon": ["FLEET", "EVENTS"],
 }
 HEARS = {
     "credentials": ["aegis.rpc.credentials.do.*.*", "aegis.view.job.*.state"],
@@ -115,6 +115,14 @@ async def test_what_daemons_hold_is_read_by_the_job_controller_alone_and_written
     assert bool(await service.publish(f"$JS.API.DIRECT.GET.HELD.{subjects.node_held('n1', 0)}")) is (role != "jobcontroller")
     assert bool(await service.publish(subjects.ADOPT)) is (role != "jobcontroller")
     assert bool(await service.publish(subjects.rpc_do("credentials", "vouch", "ml"))) is (role != "master")
+
+
+async def test_netmon_reads_heads_and_pods_and_no_specification(raw: RawOf) -> None:
+    netmon = await raw("netmon")
+    for subject in (subjects.job_state(A), subjects.job_pods(A, 0), subjects.ERA):
+        assert not await netmon.publish(f"$JS.API.DIRECT.GET.CTL.{subject}")
+    for subject in (f"DIRECT.GET.CTL.{subjects.job_spec(A)}", "DIRECT.GET.CTL", "STREAM.MSG.GET.CTL", "CONSUMER.CREATE.CTL.x"):
+        assert await netmon.publish(f"$JS.API.{subject}")
 
 
 EVERY_WRITE = sorted({subject for subjects_ in WRITES.values() for subject in subjects_})

@@ -65,11 +65,10 @@ async def verdicts(bus: Bus, what: str, ident: str) -> list[Verdict]:
     return [messages.decode(Verdict, last.data)] * count if last is not None else []
 
 
-def placed(job: str, nodes: list[str], **env: str) -> JobState:
+def placed(job: str, nodes: list[str]) -> JobState:
     """A job that runs on these nodes."""
     made = job_state(job, f"uid-{job}", len(nodes))
-    spec = msgspec.structs.replace(made.spec, env={**made.spec.env, **env})
-    return JobState(made.head, (tuple(Pod(node=node, boot="b") for node in nodes),), spec)
+    return JobState(made.head, (tuple(Pod(node=node, boot="b") for node in nodes),), made.spec)
 
 
 async def cluster(make: Callable[[str], Awaitable[Bus]], folder: Path, count: int) -> list[Node]:
@@ -87,8 +86,9 @@ async def everybody(nodes: list[Node], times: int = 1) -> None:
 async def test_with_the_rights_of_its_role_a_bad_port_is_told_with_its_job_and_answered(secured: Secured, start: Start, tmp_path: Path) -> None:
     process = await start(secured.url, creds=secured.creds("netmon"), AEGIS_NETMON_STATE=str(tmp_path / "kept"))
     master, reader = await secured.bus("master"), await secured.bus("reader")
-    await JobStore(master).create(placed("gamma-333333", ["n0", "n1"], NCCL_IB_TIMEOUT="14", SECRET="x"))
+    await JobStore(master).create(placed("gamma-333333", ["n0", "n1"]))
     nodes = await cluster(lambda node: secured.bus("node", node=node), tmp_path, 5)
+    nodes[1].settings = {"gamma-333333": {"NCCL_IB_TIMEOUT": "14"}}
     await everybody(nodes, 2)
 
     async def seen() -> bool:
