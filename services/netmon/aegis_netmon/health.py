@@ -109,9 +109,11 @@ def one_each(found: Sequence[Finding]) -> Iterator[Finding]:
 
 def of_counters(port: Port, gbps: float | None, limits: Limits) -> Iterator[Finding]:
     """Findings of the table's rows over the port's window."""
-    for row in limits.counter:
-        if any(step.counts.get(row.name) for step in port.steps):
-            yield from of_row(row, port, gbps, limits)
+    rose = {name for step in port.steps if step.counts for name in step.counts}
+    if rose:
+        for row in limits.counter:
+            if row.name in rose:
+                yield from of_row(row, port, gbps, limits)
 
 
 def of_row(row: CounterLimit, port: Port, gbps: float | None, limits: Limits) -> Iterator[Finding]:
@@ -155,7 +157,7 @@ def symbol_ber(port: Port, gbps: float | None, limits: Limits) -> ber.BerVerdict
     total = port.total.seconds * gbps * 1e9 if gbps else float(port.total.rcv_bits)
     recent = sum(step.seconds for step in port.steps) * gbps * 1e9 if gbps else float(sum(step.rcv_bits or 0 for step in port.steps))
     whole = ber.judge(port.counts.get("symbol_error", 0), total, limits.ber)
-    window = ber.judge(sum(step.counts.get("symbol_error", 0) for step in port.steps), recent, limits.ber)
+    window = ber.judge(sum(step.counts.get("symbol_error", 0) for step in port.steps if step.counts), recent, limits.ber)
     return window if BAD_FIRST.index(window.state) < min(2, BAD_FIRST.index(whole.state)) else whole
 
 
@@ -185,10 +187,10 @@ def of_ber(verdict: ber.BerVerdict, limits: Limits) -> Iterator[Finding]:
 
 def of_order(port: Port, adaptive: bool | None) -> Iterator[Finding]:
     """Packets out of order: with adaptive routing on that is its price, unless packets are sent again too; without it, packets were lost."""
-    late = sum(step.counts.get("out_of_sequence", 0) for step in port.steps)
-    again = sum(step.counts.get("packet_seq_err", 0) for step in port.steps)
+    late = sum(step.counts.get("out_of_sequence", 0) for step in port.steps if step.counts)
     if not late:
         return
+    again = sum(step.counts.get("packet_seq_err", 0) for step in port.steps)
     if adaptive:
         story = f"out_of_sequence rose by {late}, packet_seq_err by {again}: adaptive routing reorders"
         yield Finding("reordered", "info", "out_of_sequence", story, "facts: normal with adaptive routing")
