@@ -20,6 +20,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "fabric_model": (),
     "port_counters": (),
     "port_reading": (),
+    "netmon_scale": (),
     "commit_scale": (),
     "order_scale": (),
     "agent_rest": (),

@@ -168,6 +168,7 @@ class FabricInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     unread: tuple[str, ...] = ()  # ports that are not read, with the reason
     links: int = 0
     alarms: int = 0
+    common: str = ""  # what the failures of the last weeks have in common
 
 
 class LinksAnswer(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -119,6 +119,8 @@ def summary(answer: LinksAnswer) -> list[str]:
     lines = [read + swept + (f" by {fabric.collector}" if fabric.collector else "")]
     if fabric.why:
         lines.append(f"No fabric side: {fabric.why}" if not fabric.swept else f"The last sweep failed: {fabric.why}")
+    if fabric.common:
+        lines.append(f"In common: {fabric.common}")
     lines += [f"Not read: {what}" for what in fabric.partial]
     if fabric.silent:
         lines.append(f"Silent nodes: {', '.join(fabric.silent)}")

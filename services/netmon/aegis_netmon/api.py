@@ -32,6 +32,7 @@ from aegis_proto.net import (
 
 from aegis_netmon import routing, uplinks
 from aegis_netmon.picture import JobUse, Line, Picture, find, order
+from aegis_netmon.rounds import Rounds
 from aegis_netmon.series import series
 from aegis_netmon.sweeping import Sweeping
 from aegis_netmon.watch import ALARMS, sums
@@ -48,8 +49,8 @@ QUERIES: dict[str, type[LinksQuery] | type[LinkQuery] | type[JobLinksQuery]] = {
 class Api:
     """`start` subscribes. `active`: whether this replica answers now; `replica`: its name."""
 
-    def __init__(self, bus: Bus, picture: Picture, sweeping: Sweeping, replica: str) -> None:
-        self._bus, self._picture, self._sweeping, self._replica = bus, picture, sweeping, replica
+    def __init__(self, bus: Bus, picture: Picture, sweeping: Sweeping, rounds: Rounds, replica: str) -> None:
+        self._bus, self._picture, self._sweeping, self._rounds, self._replica = bus, picture, sweeping, rounds, replica
         self.active: Callable[[], bool] = lambda: False
 
     async def start(self) -> None:
@@ -179,6 +180,7 @@ class Api:
             (*list(hosts.unread())[:MOST_NAMES], *reports),
             len(self._picture.lines),
             sum(line.state in ALARMS for line in self._picture.lines.values()),
+            self._rounds.common,
         )
 
     def routing(self, now: float) -> RoutingInfo:

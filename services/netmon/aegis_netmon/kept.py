@@ -1,7 +1,7 @@
 """What is remembered over a restart, in one file: `<netmon.state>/netmon.msgpack`, written whole or not at all.
 
-Of each port its counters, exposure and dips, and the steps in which something rose; of the fabric the links that should be there. A file of another
-version, or a damaged one, is left out and said to be.
+Of each port its counters, exposure and dips, and the steps in which something rose; of the fabric the links that should be there; incidents, and what
+ports and sensors said in the weeks before. A file of another version, or a damaged one, is left out and said to be.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 from aegis_netmon.expected import Seen
 from aegis_netmon.flaps import History
 from aegis_netmon.hosts import HostPort, Hosts
+from aegis_netmon.incidents import KeptIncidents
 from aegis_netmon.series import Port
 from aegis_netmon.watch import Watch
 
@@ -47,6 +48,7 @@ class Kept(msgspec.Struct, frozen=True):
     seq: int
     ports: tuple[KeptPort, ...]
     watch: Watch
+    incidents: KeptIncidents = KeptIncidents()
 
 
 def quiet(port: Port | None) -> Port | None:
@@ -56,13 +58,13 @@ def quiet(port: Port | None) -> Port | None:
     return msgspec.structs.replace(port, steps=())
 
 
-def gather(hosts: Hosts, watch: Watch, seq: int, era: str) -> Kept:
+def gather(hosts: Hosts, watch: Watch, incidents: KeptIncidents, seq: int, era: str) -> Kept:
     """All of it, as it is now."""
     ports = tuple(
         KeptPort(port.seen, port.guid, quiet(port.port), port.flap, port.at, port.every, port.booted, port.expected, port.was_up, port.firmware)
         for port in hosts.ports.values()
     )
-    return Kept(VERSION, era, seq, ports, watch)
+    return Kept(VERSION, era, seq, ports, watch, incidents)
 
 
 def give_back(kept: Kept, hosts: Hosts) -> None:
@@ -102,4 +104,6 @@ def read(folder: Path, era: str) -> Kept | None:
     if kept.v != VERSION:
         log.error("%s has version %d, begun anew", folder / NAME, kept.v)
         return None
-    return kept if kept.era == era else msgspec.structs.replace(kept, seq=0)
+    if kept.era == era:
+        return kept
+    return msgspec.structs.replace(kept, seq=0, incidents=msgspec.structs.replace(kept.incidents, seq=0))

@@ -20,6 +20,7 @@ from aegis_proto.messages import BadMessage, Verdict, decode, encode
 from aegis_proto.net import SERVICE, LinkInfo
 
 from aegis_netmon import metrics, verdicts
+from aegis_netmon.incidents import Incidents, of_part, part_id
 from aegis_netmon.picture import Line, Picture
 from aegis_netmon.verdicts import Told
 from aegis_netmon.watch import ALARMS, ORDER
@@ -34,8 +35,8 @@ FORGET_EVERY = 3600.0
 class Rounds:
     """`run` until cancelled. `ready`: whether this replica may tell now."""
 
-    def __init__(self, bus: Bus, picture: Picture, settings: NetmonSettings) -> None:
-        self._bus, self._picture, self._settings = bus, picture, settings
+    def __init__(self, bus: Bus, picture: Picture, incidents: Incidents, settings: NetmonSettings) -> None:
+        self._bus, self._picture, self._incidents, self._settings = bus, picture, incidents, settings
         self.ready: Callable[[], bool] = lambda: False
         self._told: dict[str, Told] = {}
         self._told_jobs: dict[str, Told] = {}
@@ -43,8 +44,10 @@ class Rounds:
         self._begun = time.time()
         self._forgot = time.monotonic()
         self._wake = asyncio.Event()
+        self.common = ""
+        """What incidents have in common, in a sentence."""
 
-    def swept(self, _: list[str]) -> None:
+    def wake(self) -> None:
         """After a sweep: the next round is now."""
         self._wake.set()
 
@@ -59,6 +62,7 @@ class Rounds:
             else:
                 try:
                     await self._tell(now)
+                    await self._tell_common(now)
                 except BusError as error:
                     log.warning("verdicts not told yet: %s", error)
             if time.monotonic() - self._forgot > FORGET_EVERY:
@@ -118,6 +122,22 @@ class Rounds:
                 await self._publish(subjects.verdict(SERVICE, "job", job), verdict)
                 self._told_jobs[job] = Told.of(verdict)
         self._told_jobs = {job: told for job, told in self._told_jobs.items() if job in self._picture.jobs or job in hit}
+
+    async def _tell_common(self, now: float) -> None:
+        """The part that the incidents so far have in common, when a new one says so."""
+        question = self._incidents.question(now, self._picture)
+        if question is None:
+            return
+        found = await asyncio.to_thread(question)
+        verdict = of_part(found, {**self._picture.watch.names, **self._picture.names()}, int(now * 1000))
+        if verdict is None or found.suspect is None:
+            self.common = ""
+            return
+        self.common = "; ".join((verdict.sentence, *verdict.evidence[-2:]))
+        key = part_id(found.suspect)
+        if self._told.get(key) != Told.of(verdict):
+            await self._publish(subjects.verdict(SERVICE, "link", key), verdict)
+            self._told[key] = Told.of(verdict)
 
     async def _publish(self, subject: str, verdict: Verdict) -> None:
         await self._bus.publish(subject, encode(verdict), msg_id="auto")

@@ -22,10 +22,12 @@ from aegis_proto import subjects
 from aegis_proto.messages import BadMessage, Era, decode
 from aegis_proto.net import SERVICE
 
-from aegis_netmon import kept, limits
+from aegis_netmon import failures, kept, limits
 from aegis_netmon.api import Api
 from aegis_netmon.expected import Expected
+from aegis_netmon.hostpoll import NodePoll
 from aegis_netmon.hosts import Hosts
+from aegis_netmon.incidents import Incidents
 from aegis_netmon.intake import Intake
 from aegis_netmon.picture import Picture
 from aegis_netmon.places import Places
@@ -77,59 +79,73 @@ async def era_of(bus: Bus) -> str:
             await asyncio.sleep(1.0)
 
 
-async def keep(folder: Path, picture: Picture, intake: Intake, era: str) -> None:
-    """Write what is to be remembered, now and then."""
-    while True:
-        await asyncio.sleep(KEEP_EVERY)
-        await keep_now(folder, picture, intake, era)
+class Memory:
+    """What is written down now and then, and at the end."""
 
+    def __init__(self, folder: Path, picture: Picture, incidents: Incidents, intake: Intake, era: str) -> None:
+        self._folder, self._picture, self._incidents, self._intake, self._era = folder, picture, incidents, intake, era
 
-async def keep_now(folder: Path, picture: Picture, intake: Intake, era: str) -> None:
-    try:
-        await asyncio.to_thread(kept.write, folder, kept.gather(picture.hosts, picture.watch, intake.seq, era))
-    except OSError as error:
-        log.error("what is to be remembered could not be written: %s", error)
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(KEEP_EVERY)
+            await self.write()
+
+    async def write(self) -> None:
+        """A disk that refuses is told of: the file before stays."""
+        made = kept.gather(self._picture.hosts, self._picture.watch, self._incidents.kept(), self._intake.seq, self._era)
+        try:
+            await asyncio.to_thread(kept.write, self._folder, made)
+        except OSError as error:
+            log.error("what is to be remembered could not be written: %s", error)
 
 
 async def start(service: Service) -> None:
     """Until the service is to stop."""
-    settings = service.config
-    picture = Picture(hosts_of(settings.netmon))
-    folder = Path(settings.netmon.state) if settings.netmon.state else None
+    settings = service.config.netmon
+    folder = Path(settings.state) if settings.state else None
+    picture = Picture(hosts_of(settings))
     async with joined(service) as replica:
-        bus, sole = replica.bus, SoleLease(replica.bus, SERVICE, replica.name, settings.bus.lease_ttl)
+        bus = replica.bus
         await replica.lease.start()
+        sole = SoleLease(bus, SERVICE, replica.name, service.config.bus.lease_ttl)
         era = await era_of(bus)
         remembered = kept.read(folder, era) if folder is not None else None
         if remembered is not None:
             kept.give_back(remembered, picture.hosts)
             picture.watch = remembered.watch
             log.info("remembered: %d ports, %d links", len(remembered.ports), len(remembered.watch.links))
-        intake = Intake(bus, picture.hosts.take, remembered.seq if remembered is not None else 0)
+        incidents = Incidents(picture.hosts.limits, remembered.incidents if remembered is not None else None)
+
+        def take(poll: NodePoll) -> None:
+            for port in picture.hosts.take(poll):
+                incidents.counted((port.guid or f"{port.seen.node}/{port.seen.device}", port.seen.port), port.port, poll.at)
+
+        intake = Intake(bus, take, remembered.seq if remembered is not None else 0)
         service.health["reading"] = lambda: intake.ready
-        places = Places(bus, picture.placed)
-        rounds = Rounds(bus, picture, settings.netmon)
-        sweeping = Sweeping(settings.netmon, sole, picture, rounds.swept)
-        api = Api(bus, picture, sweeping, replica.name)
+        rounds = Rounds(bus, picture, incidents, settings)
+        sweeping = Sweeping(settings, sole, picture, incidents, rounds.wake)
+        api = Api(bus, picture, sweeping, rounds, replica.name)
         rounds.ready = lambda: intake.ready and sole.held
         api.active = lambda: sole.held
         await api.start()
         tasks = [
             service.spawn(sole.run(), "lease"),
             service.spawn(intake.run(), "polls"),
-            service.spawn(places.run(), "places"),
+            service.spawn(Places(bus, picture.placed).run(), "places"),
+            service.spawn(failures.follow(bus, incidents, picture), "failures"),
             service.spawn(rounds.run(), "rounds"),
             service.spawn(sweeping.run(), "sweeps"),
         ]
-        if folder is not None:
-            tasks.append(service.spawn(keep(folder, picture, intake, era), "memory"))
+        memory = Memory(folder, picture, incidents, intake, era) if folder is not None else None
+        if memory is not None:
+            tasks.append(service.spawn(memory.run(), "memory"))
         await service.stopping.wait()
         sweeping.stop()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if folder is not None:
-            await keep_now(folder, picture, intake, era)
+        if memory is not None:
+            await memory.write()
         await sole.stop()
         await replica.lease.stop()
 

@@ -18,6 +18,7 @@ from aegis_bus.sole import SoleLease
 from aegis_netmon import metrics, users
 from aegis_netmon.collect import FabricReader, NoFabric
 from aegis_netmon.fabricpoll import Reading
+from aegis_netmon.incidents import Incidents
 from aegis_netmon.picture import Picture
 from aegis_netmon.reports import Reports
 from aegis_netmon.routing import AdaptiveState
@@ -40,10 +41,10 @@ class Swept(msgspec.Struct, frozen=True):
 
 
 class Sweeping:
-    """`run` until cancelled, then `stop`. `on_sweep` is told after each."""
+    """`run` until cancelled, then `stop`. `on_sweep` is called after each."""
 
-    def __init__(self, settings: NetmonSettings, lease: SoleLease, picture: Picture, on_sweep: Callable[[list[str]], None]) -> None:
-        self._settings, self._lease, self._picture, self._on_sweep = settings, lease, picture, on_sweep
+    def __init__(self, settings: NetmonSettings, lease: SoleLease, picture: Picture, incidents: Incidents, on_sweep: Callable[[], None]) -> None:
+        self._settings, self._lease, self._picture, self._incidents, self._on_sweep = settings, lease, picture, incidents, on_sweep
         self.reader = FabricReader(settings.prefix, settings.budget)
         self.reports = Reports(settings.reports)
         self.adaptive: AdaptiveState = self.reports.adaptive(None)
@@ -74,8 +75,11 @@ class Sweeping:
                 metrics.SWEEP.observe(time.monotonic() - begun)
                 if self._lease.held:  # it may have run out meanwhile
                     await self._take(reading, time.monotonic() - begun)
+        for sensor in self.reports.sensors(changed):
+            self._incidents.sensor(sensor)
+        self._incidents.events.extend(self.reports.events(changed))
         self._routing()
-        self._on_sweep(changed)
+        self._on_sweep()
 
     async def _take(self, reading: Reading, seconds: float) -> None:
         picture = self._picture
@@ -90,6 +94,8 @@ class Sweeping:
         self._doubtful = False
         after, verdicts = await asyncio.to_thread(step, picture.watch, reading, picture.hosts.limits)
         picture.swept(after, reading.fabric, verdicts)
+        for end, port in after.ports.items():
+            self._incidents.counted(end, port, reading.at)
         self.last = Swept(reading.at, seconds, partial)
         metrics.PARTIAL.set(len(partial))
         graph_changed = known.keys() != reading.fabric.links.keys()

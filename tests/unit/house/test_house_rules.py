@@ -40,7 +40,7 @@ PURE = {
     "aegis_netmon": [
         *("series", "rates", "ber", "flaps", "health", "expected", "limits", "topology", "users", "routing"),
         *("correlate", "pairs", "transport", "sweep", "fabricpoll", "watch", "sensors", "uplinks", "rollout", "hostpoll", "ufmlog"),
-        *("hosts", "picture", "verdicts"),
+        *("hosts", "picture", "verdicts", "incidents"),
     ],
 }
 """Decisions: no clock, no loop, no bus, no files, no randomness of their own (a random.Random may be an argument)."""
