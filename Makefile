@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TORCH := 2.13.0
 
-.PHONY: demo test test-integration lint bench docs clean
+.PHONY: demo test test-integration kubernetes lint bench docs clean
 
 demo: $(VENV)/.ready
 	$(BIN)/aegis demo
@@ -14,6 +14,10 @@ test: $(VENV)/.ready
 
 test-integration: $(VENV)/.ready
 	$(BIN)/python -m pytest -m integration tests
+
+# Once per machine, into a cache outside of the tree; without it the tests on a real Kubernetes are skipped, and say so.
+kubernetes:
+	tests/integration/support/build_kubernetes.sh
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import msgspec
+from aegis_proto.ids import node_id
 from aegis_proto.state import JobSpec
 
 EXIT_FILE = "exit.json"
@@ -53,6 +54,7 @@ class WorkerTask(msgspec.Struct, frozen=True, omit_defaults=True):
     servers: tuple[str, ...] = ()  # a bus that asks for no credentials (tests, benches): no enrolment
     raw: bool = False  # output of the command as it is, without a prefix
     stamp: bool = False  # the prefix of each line carries its time: logs of several workers are read as one
+    tokenFile: str = ""  # read at every try where there is no `token`: the platform may write it late
 
 
 class Exit(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -128,10 +130,9 @@ def task_from_environment(spec: JobSpec, environ: dict[str, str]) -> WorkerTask:
     token = environ.get("AEGIS_JOIN_TOKEN", "")
     token_file = environ.get("AEGIS_JOIN_TOKEN_FILE", "")
     if not token and token_file:
-        try:
-            token = Path(token_file).read_text().strip()
-        except OSError as error:
-            sys.stderr.write(f"aegis-agent: AEGIS_JOIN_TOKEN_FILE={token_file}: {error.strerror}; going on without a token\n")
+        token = read_token(token_file)
+        if not token:
+            sys.stderr.write(f"aegis-agent: AEGIS_JOIN_TOKEN_FILE={token_file}: no token there yet; it is looked for again\n")
     return WorkerTask(
         spec=spec,
         job=environ.get("AEGIS_JOB", ""),
@@ -141,16 +142,25 @@ def task_from_environment(spec: JobSpec, environ: dict[str, str]) -> WorkerTask:
         attempt=number("AEGIS_ATTEMPT", 1),
         workers=number("AEGIS_WORKERS", spec.workers),
         token=token,
+        tokenFile=token_file,
         credentials=environ.get("AEGIS_CREDENTIALS", ""),
         tlsCa=environ.get("AEGIS_TLS_CA", ""),
         plainAddr=environ.get("AEGIS_PLAIN_ADDR", ""),
         plainPort=number("AEGIS_PLAIN_PORT", 0),
-        node=environ.get("AEGIS_NODE", ""),
+        node=node_id(environ["AEGIS_NODE"]) if environ.get("AEGIS_NODE") else "",
         address=environ.get("AEGIS_AGENT_ADDRESS", ""),
         stateDir=environ.get("AEGIS_AGENT_STATE", ""),
         terminationFile=environ.get("AEGIS_TERMINATION_FILE", ""),
         raw=environ.get("AEGIS_AGENT_RAW", "") == "1",
     )
+
+
+def read_token(path: str) -> str:
+    """The join token in a file, "" while there is none."""
+    try:
+        return Path(path).read_text().strip() if path else ""
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -21,7 +21,7 @@ from aegis_proto.state import HeadView
 from aegis_agent import mode
 from aegis_agent.enrol import EnrolFailed, Session
 from aegis_agent.env import without_secrets
-from aegis_agent.handover import WorkerTask
+from aegis_agent.handover import WorkerTask, read_token
 from aegis_agent.reaper import Reaper
 from aegis_agent.scope import VARIABLE, scope_id
 
@@ -173,6 +173,7 @@ class Uplink:
         if self.task.servers:
             self.servers = list(self.task.servers)
             return ""
+        self._token = self._token or read_token(self.task.tokenFile)
         if not self._token and not self.managed:
             raise EnrolFailed("unreachable", "", "E101 no join token was given (the credentials service was away when this worker was placed)")
         try:

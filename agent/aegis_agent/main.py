@@ -49,19 +49,34 @@ def shell_command(text: str, more: Sequence[str] = (), path: str | None = None) 
 
 
 def _shell(rest: Sequence[str]) -> int:
-    from aegis_proto.state import JobSpec
-
     from aegis_agent.handover import BadTask, task_from_environment
 
     if not rest:
         sys.stderr.write("usage: aegis-agent -c 'COMMAND' [ARG...]\n")
         return USAGE
     try:
-        task = task_from_environment(_with_limits(JobSpec(name="local", command=shell_command(rest[0], rest[1:]))), dict(os.environ))
+        task = task_from_environment(_with_limits(_specification(shell_command(rest[0], rest[1:]))), dict(os.environ))
     except (BadTask, ValueError) as error:
         sys.stderr.write(f"aegis-agent: {error}\n")
         return USAGE
     return _live(task, raw_if_bare=True)
+
+
+def _specification(command: tuple[str, ...]) -> JobSpec:
+    """What `AEGIS_JOB_SPEC_FILE` says of the job (its platform wrote it), with this command line; without such a file only the command."""
+    from pathlib import Path
+
+    import msgspec
+    from aegis_proto.state import JobSpec
+
+    path = os.environ.get("AEGIS_JOB_SPEC_FILE", "")
+    if not path:
+        return JobSpec(name="local", command=command)
+    try:
+        return msgspec.structs.replace(msgspec.json.decode(Path(path).read_bytes(), type=JobSpec), command=command)
+    except (OSError, msgspec.MsgspecError) as error:
+        sys.stderr.write(f"aegis-agent: AEGIS_JOB_SPEC_FILE={path}: {error}; going on with the defaults\n")
+        return JobSpec(name="local", command=command)
 
 
 def _run(rest: Sequence[str]) -> int:

@@ -23,6 +23,7 @@ from aegis_bus.settings import (
     CheckpointSettings,
     CredentialsSettings,
     HangSettings,
+    JobControllerSettings,
     JobSettings,
     LognexusSettings,
     LogsSettings,
@@ -50,6 +51,7 @@ class Config:
     service: ServiceSettings = field(default_factory=ServiceSettings)
     master: MasterSettings = field(default_factory=MasterSettings)
     credentials: CredentialsSettings = field(default_factory=CredentialsSettings)
+    jobcontroller: JobControllerSettings = field(default_factory=JobControllerSettings)
     lognexus: LognexusSettings = field(default_factory=LognexusSettings)
     netmon: NetmonSettings = field(default_factory=NetmonSettings)
     job: JobSettings = field(default_factory=JobSettings)

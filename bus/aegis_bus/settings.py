@@ -78,6 +78,15 @@ class CredentialsSettings:
 
 
 @dataclass(frozen=True)
+class JobControllerSettings:
+    platform: str = choice("nodes", "nodes", "kubernetes")
+    kubeconfig: str = ""
+    """Path; empty = the service account of the pod that this runs in."""
+    agent_image: str = ""
+    """Image whose folder /opt/aegis holds the agent: copied into each worker by an init container. Empty = the job's own image has `aegis-agent`."""
+
+
+@dataclass(frozen=True)
 class JobSettings:
     max_retry: int = 3
     retry_reset_after: float = duration(0.0)
@@ -153,6 +162,7 @@ SECTIONS: dict[str, type[Any]] = {
     "service": ServiceSettings,
     "master": MasterSettings,
     "credentials": CredentialsSettings,
+    "jobcontroller": JobControllerSettings,
     "lognexus": LognexusSettings,
     "netmon": NetmonSettings,
     "job": JobSettings,
@@ -160,5 +170,5 @@ SECTIONS: dict[str, type[Any]] = {
     "checkpoint": CheckpointSettings,
     "logs": LogsSettings,
 }
-UNTRUSTED_MAY_NOT_SET = ("bus", "credentials", "lognexus", "netmon")
+UNTRUSTED_MAY_NOT_SET = ("bus", "credentials", "jobcontroller", "lognexus", "netmon")
 """Sections that the file of the working folder may not set: a cloned folder is not trusted."""

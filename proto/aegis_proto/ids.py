@@ -22,6 +22,11 @@ def nearest_id(text: str) -> str:
     return cleaned or "job"
 
 
+def node_id(name: str) -> str:
+    """What Aegis calls a machine that others call `name`: the same, with dots as hyphens."""
+    return name if is_id(name) else nearest_id(name)
+
+
 def check_id(what: str, text: str) -> str:
     """Return `text` if it is an id, else raise ValueError with the message of E110."""
     if not is_id(text):

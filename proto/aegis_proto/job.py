@@ -47,6 +47,11 @@ RANGES: dict[str, tuple[float, float, str]] = {
 ALIASES = {"jobName": "name", "workerNum": "workers", "MaxRetry": "maxRetry"}
 """Names of the seed and of other job kinds -> ours."""
 
+KUBERNETES_ONLY = ("template", "suspend", "cleanPodPolicy")
+"""Fields of an AegisJob that say how a cluster runs it: one file serves all platforms, the others pass these over."""
+CLUSTER_LABEL = "aegis.train/cluster"
+"""Label of a job that lives in a Kubernetes cluster: the cluster's id. No other platform, and no other cluster, places it."""
+
 RISK = ("low", "normal", "high")
 _ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _LABEL = re.compile(r"[A-Za-z0-9._/ +:@-]{0,63}\Z")
@@ -262,11 +267,22 @@ def _flatten(document: Mapping[Any, Any]) -> dict[str, Any]:
     metadata, spec = document.get("metadata") or {}, document.get("spec") or {}
     if not isinstance(metadata, Mapping) or not isinstance(spec, Mapping):
         raise SpecError([Problem("E117", "spec", "E117 metadata and spec are mappings of fields")])
-    flat = {str(key): value for key, value in spec.items()}
+    flat = {str(key): value for key, value in spec.items() if key not in KUBERNETES_ONLY}
+    if "command" not in flat and (words := template_command(spec.get("template"))):
+        flat["command"] = words
     for key in ("name", "namespace", "labels"):
         if metadata.get(key) and key not in flat:
             flat[key] = metadata[key]
     return flat
+
+
+def template_command(template: object) -> list[str]:
+    """The command line of the first container of a pod template, [] where it leaves that to its image."""
+    for key in ("spec", "containers"):
+        template = template.get(key) if isinstance(template, Mapping) else None
+    first = template[0] if isinstance(template, Sequence) and template and isinstance(template[0], Mapping) else {}
+    words = [*(first.get("command") or ()), *(first.get("args") or ())] if first.get("command") else []
+    return [str(word) for word in words]
 
 
 def _value(name: str, value: Any) -> Any:

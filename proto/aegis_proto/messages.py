@@ -165,6 +165,8 @@ class Fact(msgspec.Struct, frozen=True, omit_defaults=True):
     step: int = -1
     clean: bool = True
     """With `gone`: false = killed, but something would not die (D state): it never runs again, yet may hold GPUs and ports of its node."""
+    verified: bool = True
+    """With `gone`: false = the platform has lost it from sight (its object was removed by force), and it may still run for a while."""
     v: int = WIRE_VERSION
 
 

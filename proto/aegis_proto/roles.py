@@ -93,6 +93,7 @@ SERVICES: dict[str, dict[str, Any]] = {
                 "aegis.lease.*",
                 "aegis.rpc.credentials.do.join.*",
                 "aegis.rpc.master.adopt",
+                *(f"aegis.rpc.master.do.{verb}.*" for verb in ("submit", "stop", "suspend", "resume")),
                 "aegis.dlq.jobcontroller.*.*",
             ],
             _gets("CTL"),

@@ -80,6 +80,7 @@ class Cache:
         self._jobs: dict[str, Job] = {}
         self._ended: dict[str, float] = {}
         self._stale: dict[str, None] = {}  # jobs to load, in order
+        self._wanted: set[str] = set()  # ended jobs that are asked for all the same
         self._left: set[str] = set()  # jobs that could not be read; tried again with the next reading of all heads
         self._load = asyncio.Event()
         self._reread = asyncio.Event()
@@ -102,11 +103,19 @@ class Cache:
         self._listeners.append((event, of))
         return event
 
-    def _touch(self, of: str) -> None:
+    def touch(self, of: str) -> None:
+        """Something new: of a stream, of heads, jobs or beats, or of the platform."""
         self._world = None
         for event, wanted in self._listeners:
             if not wanted or of in wanted:
                 event.set()
+
+    def want(self, name: str) -> None:
+        """Load a job also though it has ended and nothing of it is placed in the store: the platform still has something of it."""
+        if name not in self._wanted and name in self._heads:
+            self._wanted.add(name)
+            self._stale[name] = None
+            self._load.set()
 
     def could_not_hear(self) -> None:
         """A reconnect or a stall of this process: silence before now is not the nodes'."""
@@ -129,7 +138,7 @@ class Cache:
         self._held = {where: (held, at) for where, (held, at) in self._held.items() if now - at < HELD_FOR}
         held = [held for held, _ in self._held.values()]
         known = self._heads.keys() | self._unreadable
-        self._world = World(jobs, self._places, nodes, int(time.time() * 1000), self._era, known, held, now >= self._settles_at)
+        self._world = World(jobs, self._places, nodes, int(time.time() * 1000), self._era, known, held, self._taints, now >= self._settles_at)
         self._world_at = now
         return self._world
 
@@ -184,7 +193,7 @@ class Cache:
 
     async def _passed(self, stream: str, seq: int) -> None:
         self.sequence[stream] = seq
-        self._touch(stream)
+        self.touch(stream)
         async with self._moved:
             self._moved.notify_all()
 
@@ -251,7 +260,7 @@ class Cache:
         node = subjects.token(msg.subject, 2)
         now = time.monotonic()
         if now - self._beats.get(node, 0.0) >= SILENT:
-            self._touch("beats")
+            self.touch("beats")
         self._beats[node] = now
 
     def on_head(self, msg: Msg) -> None:
@@ -312,13 +321,14 @@ class Cache:
                 # Forgotten by the store (7 days after its end). What a view brought while this was read is newer than the reading, and stays.
                 for memory in (self._heads, self._jobs, self._ended, self._stale):
                     memory.pop(job, None)
+                self._wanted.discard(job)
             if left := self._left & self._heads.keys():
                 self._stale |= dict.fromkeys(left)
                 self._load.set()
             self._left.clear()
             self._read_once.add("heads")
             self._heads_of = generation
-            self._touch("heads")
+            self.touch("heads")
             try:
                 async with asyncio.timeout(REREAD if era is not None else 1.0):  # without an era: a new store is being made just now
                     await self._reread.wait()
@@ -337,13 +347,13 @@ class Cache:
                 results = await asyncio.gather(*(self._load_one(name) for name in names))
                 if not all(results):
                     await asyncio.sleep(0.5)
-                self._touch("jobs")
+                self.touch("jobs")
 
     async def _load_one(self, name: str) -> bool:
         known = self._heads.get(name)
         if known is None:
             return True
-        if known[0].phase.terminal and name not in self._jobs and not any(job == name for job, _ in self._places):
+        if known[0].phase.terminal and name not in self._jobs and name not in self._wanted and not any(job == name for job, _ in self._places):
             return True  # ended, and nothing of it is placed
         try:
             loaded = await self._store.load(name)

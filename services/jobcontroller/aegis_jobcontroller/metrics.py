@@ -14,3 +14,4 @@ PASS = Histogram("aegis_jobcontroller_pass_seconds", "One look at the world and 
 TOKENS_MISSING = Counter("aegis_placements_without_token_total", "Workers placed while the credentials service was away")
 UNREADABLE = Counter("aegis_jobcontroller_unreadable_total", "Stored messages that this version cannot read", ["what"])
 FAILED = Counter("aegis_jobcontroller_failed_total", "Passes that did not finish and are done again", ["work", "cause"])
+KUBE_WATCH = Counter("aegis_jobcontroller_kube_watch_total", "What became of lists and watches of the API server", ["resource", "what"])

@@ -6,34 +6,29 @@ Writes `aegis.place.<j>.<pod>` and `aegis.node.<n>.slot.<i>`; asks the credentia
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 
 import msgspec
 from aegis_bus.connection import Bus
 from aegis_bus.crashpoint import crashpoint
-from aegis_bus.errors import BusError, Rejected, Unreachable, WrongLastSequence
+from aegis_bus.errors import Rejected, Unreachable, WrongLastSequence
 from aegis_proto import subjects
-from aegis_proto.api import RequestRefused, read_reply
 from aegis_proto.credapi import JoinReply, JoinRequest
-from aegis_proto.messages import BadMessage, Place, Slot, encode, raw
+from aegis_proto.messages import Place, Slot, encode, raw
 
-from aegis_jobcontroller import metrics
+from aegis_jobcontroller import metrics, tokens
 from aegis_jobcontroller.plan import Action, Assign, Release, Retire, Stop
-from aegis_jobcontroller.world import NOBODY, Job, World
+from aegis_jobcontroller.world import NOBODY, Job, World, plain_port
 
 log = logging.getLogger(__name__)
 
 BATCH_MESSAGES, BATCH_BYTES = 300, 2 << 20
 BATCHES = 4
 """Batches side by side: the server allows 50 open ones per stream, for everybody."""
-TOKEN_TIMEOUT = 2.0
 TOKEN_WAIT = 15.0
 """Seconds that a job's first attempts wait for join tokens where a credentials service is configured: longer than its restart takes, far shorter than
 an agent tries (`start_wait`, 120 s) before it runs its command plain."""
-TOKENS = 32
-"""Join tokens asked for side by side."""
 RETIRED_FOR = 7 * 86400.0
 """Seconds that the place of an ended job stays readable."""
 
@@ -57,7 +52,8 @@ class Placer:
             if not isinstance(action, Assign):
                 last = max(last, await self._end(action))
         if assigns:
-            joins = await self._joins(assigns, world)
+            wanted = ((world.jobs[a.job].head.namespace, JoinRequest(a.job, a.pod, a.attempt)) for a in assigns)
+            joins = await tokens.joins(self._bus, wanted)  # where there is none, a first attempt goes plain in time; a later one waits
             late = self._late(assigns, joins, world)
             assigns = [assign for assign in assigns if assign not in late]
             homes = {assign.job: assign.node for assign in assigns if assign.pod == "w0"}
@@ -98,31 +94,6 @@ class Placer:
             return 0
 
     # --- beginnings ------------------------------------------------------------------------------------------------------------------
-
-    async def _joins(self, assigns: list[Assign], world: World) -> dict[tuple[str, str], JoinReply]:
-        """Join tokens and deeds; none where the service is away or refuses (a first attempt then goes plain; a later one waits)."""
-        found: dict[tuple[str, str], JoinReply] = {}
-        limit = asyncio.Semaphore(TOKENS)
-        away = asyncio.Event()
-
-        async def ask(assign: Assign) -> None:
-            async with limit:
-                if away.is_set():
-                    return
-                subject = subjects.rpc_do("credentials", "join", world.jobs[assign.job].head.namespace)
-                request = JoinRequest(assign.job, assign.pod, assign.attempt)
-                try:
-                    reply = await self._bus.request(subject, encode(request), timeout=TOKEN_TIMEOUT)
-                    found[assign.job, assign.pod] = read_reply(JoinReply, reply)
-                except (RequestRefused, BadMessage) as error:
-                    log.warning("no join token for %s/%s attempt %d: %s", assign.job, assign.pod, assign.attempt, error)
-                except BusError as error:
-                    away.set()
-                    log.warning("credentials are away, no join tokens: %s", error)
-
-        await asyncio.gather(*map(ask, assigns))
-        metrics.TOKENS_MISSING.inc(len(assigns) - len(found))
-        return found
 
     def _late(self, assigns: list[Assign], joins: Mapping[tuple[str, str], JoinReply], world: World) -> list[Assign]:
         """Those that wait for a token. Only a first attempt can run without one (plain, and then the whole job is plain): it waits TOKEN_WAIT
@@ -206,6 +177,4 @@ def plain_address(job: Job, home: str, world: World) -> tuple[str, int]:
     node = world.nodes.get(home or (first.place.node if first is not None else ""))
     if node is None:
         return "", 0
-    low, high = job.spec.masterPortRange
-    digest = int.from_bytes(hashlib.sha256(job.head.uid.encode()).digest()[:8], "big")
-    return node.spec.addr or node.spec.host, low + digest % (high - low + 1)
+    return node.spec.addr or node.spec.host, plain_port(job)

@@ -1,7 +1,7 @@
-"""The job controller, platform `nodes`: makes the placement equal to the state, and tells the masters what the platform knows.
+"""The job controller: makes the placement equal to the state, and tells the masters what the platform knows.
 
-Any number of replicas. Owns nothing: what it needs is rebuilt from the store (`cache`), planned (`plan`), written by compare-and-set (`placer`)
-and told as facts (`facts`).
+Any number of replicas. Owns nothing: what it needs is rebuilt from the store (`cache`) and from the platform (`platform`), done there, and told as
+facts (`facts`).
 """
 
 from __future__ import annotations
@@ -11,47 +11,41 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 
+from aegis_bus.config import Config
 from aegis_bus.connection import Bus
 from aegis_bus.crashpoint import crashpoint
 from aegis_bus.errors import BusError, Unreadable
 from aegis_bus.replica import joined, replica_main
 from aegis_bus.service import Service
 from aegis_proto import subjects
-from aegis_proto.api import AdoptReply, RequestRefused, read_reply
 from aegis_proto.messages import BadMessage, Era, decode, encode
 
 from aegis_jobcontroller import metrics
 from aegis_jobcontroller.api import Api
 from aegis_jobcontroller.cache import FILTERS, Cache
-from aegis_jobcontroller.facts import News, Teller, facts
-from aegis_jobcontroller.lost import LATER, REFUSED_FOR, lost
-from aegis_jobcontroller.placer import Placer
-from aegis_jobcontroller.plan import plan, waiting
-from aegis_jobcontroller.world import World, excluded
+from aegis_jobcontroller.facts import News, Teller
+from aegis_jobcontroller.nodes import SHARE, Nodes
+from aegis_jobcontroller.platform import Platform
+from aegis_jobcontroller.world import World
 
 log = logging.getLogger(__name__)
 
 TICK = 1.0
 """Seconds after which the world is looked at again though nothing was heard: silence and deadlines make no noise."""
 GATHER = 0.02
-SHARE = 5
-"""A pass that took t seconds is followed by at least SHARE times t of rest."""
 PAUSE, PAUSE_MAX = 0.5, 30.0
 """Seconds before what failed is done again: the bus is back soon, a fault of ours is waited for longer each time."""
 TELLERS = 16
-ADOPT_TIMEOUT = 20.0
-"""Seconds: as long as a master takes at most to answer."""
 
 
 class Controller:
-    """One replica. `run` until cancelled."""
+    """One replica. `run` until cancelled. `platform`: none = our own daemons, who are told `credentials` (host:port of the gRPC service)."""
 
-    def __init__(self, bus: Bus, credentials: str) -> None:
+    def __init__(self, bus: Bus, credentials: str, platform: Platform | None = None) -> None:
         self.cache = Cache(bus)
+        self.platform = platform or Nodes(bus, self.cache, credentials)
         self._bus = bus
-        self._placer = Placer(bus, credentials)
         self._teller = Teller()
-        self._asked: dict[tuple[object, ...], float] = {}
         self._known_era, self._era_of = Era(""), -1
 
     async def start(self, service: Service) -> None:
@@ -65,10 +59,16 @@ class Controller:
         service.spawn(cache.reread_heads(), "heads")
         service.spawn(cache.load_jobs(), "load")
         service.spawn(self._listen(service), "hearing")
+        await self.platform.start(service, lambda: cache.touch("platform"))
         service.spawn(self._repeat(service, self._tell, cache.changed()), "facts")
-        service.spawn(self._repeat(service, self._place, cache.changed()), "placements")
-        service.spawn(self._repeat(service, self._adopt, cache.changed("HELD", "heads")), "lost jobs")
+        service.spawn(self._repeat(service, self.platform.place, cache.changed()), "placements")
+        service.spawn(self._repeat(service, self.platform.ask, cache.changed("HELD", "heads", "platform")), "questions")
         await Api(self._bus, cache, self.tell).start()
+
+    @property
+    def ready(self) -> bool:
+        """Everything was read once, of the store and of the platform."""
+        return self.cache.ready and self.platform.ready
 
     async def _listen(self, service: Service) -> None:
         """After a reconnect or a stall of our own, silence is ours."""
@@ -90,7 +90,7 @@ class Controller:
                 pass
             await asyncio.sleep(GATHER)
             changed.clear()
-            if not self.cache.ready or not self._bus.connected:
+            if not self.ready or not self._bus.connected:
                 continue
             try:
                 if await work(self.cache.world()):
@@ -111,45 +111,11 @@ class Controller:
                 pause = PAUSE if known else min(PAUSE_MAX, 2 * pause)
                 changed.set()
 
-    async def _place(self, world: World) -> bool:
-        began = time.monotonic()
-        actions = plan(world)
-        _gauges(world)
-        busy = time.monotonic() - began
-        metrics.PASS.observe(busy)
-        if actions:
-            seq = await self._placer.apply(actions, world)
-            if not await self.cache.seen(seq):
-                log.warning("own write %d of NODES not seen yet", seq)
-        await asyncio.sleep(SHARE * busy)
-        return bool(actions)
-
-    # --- jobs that the store has lost ------------------------------------------------------------------------------------------------
-
-    async def _adopt(self, world: World) -> bool:
-        """Ask the master to bring back what runs and is not known; each question again while it stands, not at once."""
-        now = time.monotonic()
-        self._asked = {key: until for key, until in self._asked.items() if until > now}
-        for ask in lost(world):
-            if ask.key in self._asked:
-                continue
-            job = ask.request.job
-            try:
-                reply = read_reply(AdoptReply, await self._bus.request(subjects.ADOPT, encode(ask.request), timeout=ADOPT_TIMEOUT))
-            except (RequestRefused, BadMessage) as error:
-                later = isinstance(error, RequestRefused) and error.code == "E108"
-                self._asked[ask.key] = now + (LATER if later else REFUSED_FOR)
-                log.warning("job %s runs, the store does not know it, and it is not brought back: %s", job, error)
-            else:
-                self._asked[ask.key] = now + LATER
-                log.warning("job %s was found running and is %s", job, "known already" if reply.existed else "brought back")
-        return False
-
     # --- facts -------------------------------------------------------------------------------------------------------------------
 
     async def _tell(self, world: World) -> bool:
         began = time.monotonic()
-        due = self._teller.due(facts(world), began, world.now)
+        due = self._teller.due(self.platform.facts(world), began, world.now)
         busy = time.monotonic() - began
         limit = asyncio.Semaphore(TELLERS)
 
@@ -187,23 +153,27 @@ class Controller:
         log.info("fact %s %s/%s attempt %d %s", item.fact.kind.value, item.job, item.pod, item.fact.attempt, item.fact.message)
 
 
-def _gauges(world: World) -> None:
-    alive = sum(node.alive for node in world.nodes.values())
-    metrics.NODES.labels("alive").set(alive)
-    metrics.NODES.labels("silent").set(len(world.nodes) - alive)
-    metrics.NODES_EXCLUDED.set(sum(excluded(node.taint, world.now) for node in world.nodes.values()))
-    metrics.WAITING.set(sum(len(list(waiting(job, world))) for job in world.jobs.values()))
-
-
 async def start(service: Service) -> None:
     """Until the service is to stop."""
     async with joined(service) as replica:
         await replica.lease.start()
         controller = Controller(replica.bus, service.config.credentials.server)
-        service.health["read"] = lambda: controller.cache.ready
+        if service.config.jobcontroller.platform == "kubernetes":
+            controller.platform = await _kubernetes(controller, replica.bus, service.config)
+        service.health["read"] = lambda: controller.ready
         await controller.start(service)
         await service.stopping.wait()
+        await controller.platform.stop()
         await replica.lease.stop()
+
+
+async def _kubernetes(controller: Controller, bus: Bus, settings: Config) -> Platform:
+    """Only who runs in a cluster loads its client."""
+    from aegis_jobcontroller.kubernetes.client import Client
+    from aegis_jobcontroller.kubernetes.platform import Kubernetes, site_of
+
+    client = await Client.connect(settings.jobcontroller.kubeconfig)
+    return Kubernetes(bus, controller.cache, client, site_of(settings.jobcontroller, settings.credentials.server, settings.credentials.tls_ca))
 
 
 def main() -> int:

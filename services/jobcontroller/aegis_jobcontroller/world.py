@@ -5,6 +5,7 @@ Everything here is a cache of the store and may be old: what is decided from it 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -111,6 +112,13 @@ class Node:
         return self.status is not None and bool(self.status.boot) and bool(self.spec.boot) and self.status.boot != self.spec.boot
 
 
+def plain_port(job: Job) -> int:
+    """Where w0 would listen if the job ran without Aegis: the same for all of its workers, and another one for each job."""
+    low, high = job.spec.masterPortRange
+    digest = int.from_bytes(hashlib.sha256(job.head.uid.encode()).digest()[:8], "big")
+    return low + digest % (high - low + 1)
+
+
 def reported_key(status: SlotStatus) -> Key | None:
     return (status.uid, status.pod, status.attempt) if status.uid else None
 
@@ -138,6 +146,8 @@ class World:
     known: Collection[str] = ()
     """Every job that the store has a head of, readable or not."""
     held: Sequence[Held] = ()
+    taints: Mapping[str, Taint] = field(default_factory=dict)
+    """By node, also of nodes that have no daemon."""
     settled: bool = True
     """False for a while after a restore: what runs on the nodes may not be known yet, so nothing is begun."""
 

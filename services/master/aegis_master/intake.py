@@ -290,6 +290,8 @@ def _pod_fact(state: JobState, index: int, fact: Fact, time_ms: int) -> Taken:
             return Taken(_confirmed(index, pod), dropped="platform")
         case FactKind.PLAIN:
             return Taken((ev.PlainFact(index, fact.attempt),))
+        case FactKind.GONE if fact.attempt < pod.attempt and not fact.verified:
+            return Taken(dropped="attempt")
         case FactKind.GONE if fact.attempt < pod.attempt and fact.clean:
             return Taken((ev.PodGone(index, fact.attempt),))
         case FactKind.GONE if fact.attempt < pod.attempt:
@@ -328,7 +330,7 @@ def _gone(state: JobState, index: int, pod: Pod, fact: Fact, time_ms: int) -> Ta
             _at(fact, time_ms),
             exit_code=_exit_code(fact),
             node=fact.node or pod.node,
-            gone=True,
+            gone=fact.verified,
             blame="" if fact.clean else UNCLEAN,
             message=words(message),
         )

@@ -34,7 +34,10 @@ PURE = {
         *("machine", "transitions", "counting", "rounds", "orders", "places", "reports", "asked", "draft", "ledger", "story", "events"),
         *("invariants", "judge", "intake", "stall"),
     ],
-    "aegis_jobcontroller": ["plan", "facts", "pending", "world", "lost", "checked"],
+    "aegis_jobcontroller": [
+        *("plan", "facts", "pending", "world", "lost", "checked"),
+        *(f"kubernetes/{name}" for name in ("resources", "seen", "plan", "facts", "status", "manifest")),
+    ],
     "aegis_lognexus": ["evidence", "readings", "verdict", "share"],
     "aegis_agent": ["orders", "env", "nested", "mode", "progress"],
     "aegis_netmon": [

@@ -21,9 +21,9 @@ from aegis_bus.identity import Identity
 from aegis_bus.jobstore import JobStore, Loaded
 from aegis_bus.natsserver import NatsServer
 from aegis_bus.service import Service
+from aegis_jobcontroller import nodes as nodes_module
 from aegis_jobcontroller import placer as placer_module
 from aegis_jobcontroller import plan as plan_module
-from aegis_jobcontroller import service as service_module
 from aegis_jobcontroller import world as world_module
 from aegis_jobcontroller.crashpoints import CRASHPOINTS
 from aegis_jobcontroller.service import Controller
@@ -585,7 +585,7 @@ async def test_a_fault_of_ours_is_logged_and_the_work_goes_on(stage: Stage, monk
             raise failure
         return plan_module.plan(world)
 
-    monkeypatch.setattr(service_module, "plan", faulty)
+    monkeypatch.setattr(nodes_module, "plan", faulty)
     await stage.node("n1")
     await stage.controller()
     await stage.job("job-a", 1)

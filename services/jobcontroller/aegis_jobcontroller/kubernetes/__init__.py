@@ -1,0 +1,1 @@
+"""Platform `kubernetes`: one pod per attempt of a worker; jobs are AegisJob objects. See `platform`."""
