@@ -71,6 +71,16 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
+class BadLink:
+    """A bad link of the job, by netmon. `certain`: the job uses it, or it may (adaptive routing); `nodes`: hosts at links that are theirs alone."""
+
+    text: str
+    certain: bool = True
+    nodes: tuple[str, ...] = ()
+    at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Failure:
     """All evidence about the end of one incarnation."""
 
@@ -85,6 +95,7 @@ class Failure:
     flight: Report | None = None
     not_asked: tuple[str, ...] = ()
     """Sources that could not be read at all, a sentence each."""
+    links: tuple[BadLink, ...] = ()
 
     def node_of(self, pod: str) -> str:
         return next((worker.node for worker in self.workers if worker.pod == pod), "")

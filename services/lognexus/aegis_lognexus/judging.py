@@ -11,7 +11,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aegis_bus.connection import Bus, Stored
@@ -29,6 +29,7 @@ from aegis_lognexus.dumps import flight_report
 from aegis_lognexus.evidence import Check, Failure, Log, Loss, Worker
 from aegis_lognexus.flight import Report
 from aegis_lognexus.intake import Intake, Reading
+from aegis_lognexus.links import bad_links
 from aegis_lognexus.share import Shares
 from aegis_lognexus.store import Asked, ask
 from aegis_lognexus.store.matching import Question
@@ -131,6 +132,7 @@ class Judging:
         logs = await asyncio.to_thread(read_logs, self._jobs / event.job, event.incarnation)
         flight = await flight_report(self._bus, event.job, event.incarnation)
         failure = gather(event, events, loaded.state if loaded else None, logs, behind=behind, flight=flight)
+        failure = replace(failure, links=await bad_links(self._bus, event.job) or ())
         verdict = decide(failure).message(int(time.time() * 1000))
         await self._bus.publish(subject, encode(verdict), msg_id=f"verdict-{verdict.id}")
         metrics.VERDICTS.labels(SERVICE, verdict.cause).inc()

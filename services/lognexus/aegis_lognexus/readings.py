@@ -139,6 +139,18 @@ def by_flight(failure: Failure) -> Reading | None:
     return Reading(cause, "flight", text, pods, ranks, nodes, (), CONFIDENCE.get(report.confidence, 0.0), report.evidence[:4])
 
 
+def by_links(failure: Failure) -> Reading | None:
+    """A bad link that the job uses. Weaker than what proves another cause: a job may live with such a link for days. It accuses no node."""
+    if not failure.links:
+        return None
+    worst = failure.links[0]
+    nodes = tuple(node for node in worst.nodes if any(worker.node == node for worker in failure.workers))
+    pods = tuple(worker.pod for worker in failure.workers if worker.node in nodes)
+    text = f"{'it uses' if worst.certain else 'it may use'} {worst.text}"
+    more = tuple(link.text for link in failure.links[1:4])
+    return Reading("network", "netmon", text, pods, (), nodes, (), 0.6 if worst.certain else 0.35, more)
+
+
 def by_symptoms(failure: Failure) -> Reading | None:
     """Only timeouts and echoes: who is behind the others by the watchdogs' numbers, or printed nothing at all where others did. Never a cause."""
     numbers: dict[str, int] = {}

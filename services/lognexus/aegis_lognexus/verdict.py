@@ -1,6 +1,7 @@
 """One verdict per failure: cause, suspects, the first strong line, what was read and what was missing. Pure.
 
-The strongest evidence that has a cause decides: a daemon's event, the platform's word, a failed check, a strong line, the flight record, a weak line.
+The strongest evidence that has a cause decides: a daemon's event, the platform's word, a failed check, a strong line, the flight record, a bad link
+by netmon, a weak line.
 Where it does not say who, the next one that does is asked. What speaks against it is kept as evidence and costs confidence. `Finding.accused` holds
 the nodes that trusted evidence names: only these may be excluded, whatever a tenant's text says.
 """
@@ -14,7 +15,7 @@ from aegis_parsers.causes import Cause
 from aegis_proto.messages import Verdict
 
 from aegis_lognexus.evidence import Failure, Reading
-from aegis_lognexus.readings import NODE_CAUSES, by_checks, by_events, by_flight, by_logs, by_platform, by_symptoms
+from aegis_lognexus.readings import NODE_CAUSES, by_checks, by_events, by_flight, by_links, by_logs, by_platform, by_symptoms
 
 MAX_EVIDENCE = 16
 WORDS: dict[Cause, tuple[str, str]] = {
@@ -86,7 +87,7 @@ def decide(failure: Failure) -> Finding:
     log, line, owner = by_logs(failure)
     strong = log if log is not None and line is not None and line.strength == "strong" else None
     weak = log if strong is None else None
-    said = [by_events(failure), by_platform(failure), by_checks(failure), strong, by_flight(failure), weak, by_symptoms(failure)]
+    said = [by_events(failure), by_platform(failure), by_checks(failure), strong, by_flight(failure), by_links(failure), weak, by_symptoms(failure)]
     readings = [reading for reading in said if reading is not None]
     chosen = next((reading for reading in readings if reading.cause != "unknown"), None)
     who = chosen if chosen is not None and (chosen.ranks or chosen.pods) else _who(chosen, readings)

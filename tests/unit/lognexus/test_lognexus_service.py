@@ -217,3 +217,15 @@ async def test_a_mistake_in_the_settings_names_the_variable(tmp_path: Path, star
     process = await start("nats://127.0.0.1:1", **env)
     assert await process.end(signal.SIGCONT) == 2
     assert text in (tmp_path / "lognexus.log").read_text()
+
+
+async def test_what_netmon_says_of_the_job_s_links_is_evidence(bus: Bus, nats_server: NatsServer, start: Start) -> None:
+    await JobStore(bus).create(job_state(A, "uid-alpha"))
+    bad = Verdict("x", "netmon", "network", evidence=("leaf2 port 5 - spine1 port 3: degraded",), confidence=0.8, job=A, state="bad", codes=("l1",))
+    await bus.publish(subjects.verdict("netmon", "job", A), messages.encode(bad))
+    await bus.publish(subjects.job_event(A), counted(A, 0))
+    await start(nats_server.url)
+    assert (await verdict_of(bus, A, 0)).cause == "network"
+    await bus.publish(subjects.verdict("netmon", "job", A), messages.encode(Verdict("y", "netmon", "network", job=A, state="healthy")))
+    await bus.publish(subjects.job_event(A), counted(A, 1))
+    assert (await verdict_of(bus, A, 1)).cause == "unknown"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from aegis_lognexus.evidence import Check, Failure, Log, Loss, NodeEvent, Worker
+from aegis_lognexus.evidence import BadLink, Check, Failure, Log, Loss, NodeEvent, Worker
 from aegis_lognexus.flight.report import BadOp, Report
 from aegis_lognexus.readings import CHECK_CAUSES
 from aegis_lognexus.verdict import WORDS, decide
@@ -161,3 +161,16 @@ def test_every_cause_has_words_in_both_languages_and_the_message_travels() -> No
     assert messages.decode(messages.Verdict, messages.encode(sent)) == sent
     assert sent.id == decide(failure(log(2, TIMEOUT))).message(5).id, "one verdict per failure"
     assert sent.id != decide(replace(failure(), incarnation=3)).message(5).id
+
+
+def test_a_bad_link_of_the_job_is_the_cause_where_nothing_proves_another() -> None:
+    link = BadLink("leaf2 port 5 - spine1 port 3: degraded, look at spine1 port 3 first", nodes=("n2", "another"))
+    found = decide(failure(log(0, TIMEOUT), log(2, TIMEOUT), links=(link,)))
+    assert (found.cause, found.nodes, found.accused) == ("network", ("n2",), ())
+    assert "it uses leaf2 port 5" in found.sentence
+    proven = decide(failure(log(0, TIMEOUT), log(2, "KeyError: 'target'"), links=(link,)))
+    assert proven.cause == "user_code"
+    assert any("leaf2 port 5" in line for line in proven.evidence)
+    assert decide(failure(log(0, TIMEOUT), log(2, TIMEOUT))).cause == "unknown", "without a port event it is not the network"
+    doubtful = decide(failure(log(0, TIMEOUT), links=(replace(link, certain=False),)))
+    assert doubtful.confidence < found.confidence and "it may use" in doubtful.sentence
