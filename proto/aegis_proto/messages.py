@@ -167,6 +167,8 @@ class Fact(msgspec.Struct, frozen=True, omit_defaults=True):
     """With `gone`: false = killed, but something would not die (D state): it never runs again, yet may hold GPUs and ports of its node."""
     verified: bool = True
     """With `gone`: false = the platform has lost it from sight (its object was removed by force), and it may still run for a while."""
+    notStarted: bool = False
+    """With `gone`: the node could not start the agent at all; the job goes on without this node."""
     v: int = WIRE_VERSION
 
 
@@ -256,6 +258,8 @@ class SlotStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     lastWord: str = ""
     clean: bool = True
     message: str = ""
+    notStarted: bool = False
+    """With `gone`: the node could not start the agent at all (no room on its disk, no such program)."""
 
 
 class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -33,6 +33,8 @@ TICK = 1.0
 """Seconds between two looks at an agent's status file and log size."""
 GONE_LIMIT = scope.GONE_LIMIT
 RETRY_UNCLEAN = 5.0
+START_TRIES = 5
+"""Starts, a second apart, that the disk may refuse before the attempt is over here and the job goes on elsewhere."""
 OLDER = 16
 """Earlier attempts whose control groups are looked for before a start (their processes are found by scope however old they are)."""
 STOP_MARGIN = 5.0
@@ -75,6 +77,7 @@ class SlotKeeper:
         """Exit code of the agent that was collected last."""
         self._unkept = False
         """`record` is not on disk yet."""
+        self._refused_starts = 0
         self._pidfd = -1
         self._wake = asyncio.Event()
         self._tail = Tail(files.log)
@@ -201,8 +204,15 @@ class SlotKeeper:
     async def _start(self, slot: Slot) -> None:
         """Intent on disk, sweep of everything older, then the process."""
         crashpoint("daemon.before-intent")
-        record = self.record = self.files.save(self._record_for(slot))
-        self._code = None
+        try:
+            record = self.record = self.files.save(self._record_for(slot))
+        except OSError as error:
+            self._refused_starts += 1
+            if self._refused_starts < START_TRIES:
+                raise
+            self._not_started(self._record_for(slot), error)
+            return
+        self._refused_starts, self._code = 0, None
         sweep = Sweep(slot.uid, slot.pod, slot.attempt, str(self.files.slot_file))
         found = sweep()
         if sweep.highest > slot.attempt:
@@ -229,7 +239,7 @@ class SlotKeeper:
             self._gone(record, f"the job specification in the slot cannot be read: {error}")
             return
         except OSError as error:
-            self._gone(record, f"the agent could not be started: {error}")
+            self._not_started(record, error)
             return
         crashpoint("daemon.after-start")
         start = scope.start_ticks(self._process.pid) or 0
@@ -237,6 +247,9 @@ class SlotKeeper:
         self._status_seen = 0.0
         self._watch(self.record)
         self.changed()
+
+    def _not_started(self, record: Record, error: OSError) -> None:
+        self._gone(msgspec.structs.replace(record, notStarted=True), f"the agent could not be started: {error}")
 
     def _spawn(self, record: Record) -> subprocess.Popen[bytes]:
         output = self.files.open_log()

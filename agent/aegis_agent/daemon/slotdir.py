@@ -58,6 +58,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     lastWord: str = ""
     clean: bool = True
     message: str = ""
+    notStarted: bool = False
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -225,6 +226,6 @@ def status_of(name: str, record: Record | None) -> SlotStatus:
         return SlotStatus(name)
     values: dict[str, Any] = {
         field: getattr(record, field)
-        for field in ("job", "uid", "pod", "attempt", "pid", "exitCode", "signal", "at", "plain", "lastWord", "clean", "message")
+        for field in ("job", "uid", "pod", "attempt", "pid", "exitCode", "signal", "at", "plain", "lastWord", "clean", "message", "notStarted")
     }
     return SlotStatus(name, state=record.stage.value, **values)

@@ -90,6 +90,7 @@ def _of_place(world: World, job: Job, state: Pod, placed: Placed) -> Iterator[Ne
             message=status.message,
             lastWord=status.lastWord,
             clean=status.clean,
+            notStarted=status.notStarted,
         )
         return
     if node.rebooted:

@@ -38,7 +38,7 @@ from aegis_master import events as ev
 ROUNDS = frozenset({"bootcheck", "command", "troubleshoot"})
 MAX_GRACE = RANGES["stopGrace"][1]
 """Seconds that a stop may give a command."""
-UNCLEAN = "unclean"
+UNCLEAN, NOT_STARTED = "unclean", "notStarted"
 """A daemon killed a worker and could not verify it gone: what is left may hold GPUs and ports of the node (errorNodes)."""
 KINDS: dict[ReportKind, tuple[MessageType, frozenset[str]]] = {
     ReportKind.PENDING: (MessageType.ACK, frozenset({""})),
@@ -292,10 +292,10 @@ def _pod_fact(state: JobState, index: int, fact: Fact, time_ms: int) -> Taken:
             return Taken((ev.PlainFact(index, fact.attempt),))
         case FactKind.GONE if fact.attempt < pod.attempt and not fact.verified:
             return Taken(dropped="attempt")
-        case FactKind.GONE if fact.attempt < pod.attempt and fact.clean:
+        case FactKind.GONE if fact.attempt < pod.attempt and not _blame(fact):
             return Taken((ev.PodGone(index, fact.attempt),))
         case FactKind.GONE if fact.attempt < pod.attempt:
-            return Taken((ev.PodLost(index, fact.attempt, at=_at(fact, time_ms), node=fact.node, gone=True, blame=UNCLEAN),))
+            return Taken((ev.PodLost(index, fact.attempt, at=_at(fact, time_ms), node=fact.node, gone=True, blame=_blame(fact)),))
         case FactKind.GONE if head.mode is Mode.PLAIN:
             return Taken((ev.PlainExit(index, fact.attempt, _exit_code(fact)),))
         case FactKind.GONE:
@@ -307,6 +307,11 @@ def _pod_fact(state: JobState, index: int, fact: Fact, time_ms: int) -> Taken:
             return Taken((lost,))
         case _:
             return Taken(bad=f"{fact.kind.value} is about a job")
+
+
+def _blame(fact: Fact) -> str:
+    """Why this job does not use the node again, "" when the node is not to blame."""
+    return UNCLEAN if not fact.clean else NOT_STARTED if fact.notStarted else ""
 
 
 def _confirmed(index: int, pod: Pod) -> tuple[ev.Event, ...]:
@@ -331,7 +336,7 @@ def _gone(state: JobState, index: int, pod: Pod, fact: Fact, time_ms: int) -> Ta
             exit_code=_exit_code(fact),
             node=fact.node or pod.node,
             gone=fact.verified,
-            blame="" if fact.clean else UNCLEAN,
+            blame=_blame(fact),
             message=words(message),
         )
     )

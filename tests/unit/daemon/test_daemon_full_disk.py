@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from aegis_agent import scope
-from aegis_agent.daemon.keeper import Launch, SlotKeeper
+from aegis_agent.daemon.keeper import START_TRIES, Launch, SlotKeeper
 from aegis_agent.daemon.reconcile import Action
 from aegis_agent.daemon.slotdir import Record, SlotDir, Stage
 from aegis_proto.messages import Slot
@@ -97,3 +97,21 @@ def test_what_is_held_is_kept_when_the_slot_is_read_again(tmp_path: Path, monkey
     keeper.want(slot, 1000, 1)
     held = keeper.files.held(record)
     assert held is not None and (held.deed, held.era) == ("deed", "era-1")
+
+
+async def test_a_worker_that_cannot_be_started_for_want_of_room_is_over_here_after_some_tries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    keeper = keeper_of(tmp_path, told)
+    FullDisk(keeper.files, monkeypatch)
+    slot = Slot("job-a", "uid-1", "default", "w0", 1, 1)
+    keeper.want(slot, 1000, 1)
+    for _ in range(START_TRIES - 1):
+        with pytest.raises(OSError, match="No space left"):
+            await keeper._perform(Action.START, slot)
+        assert not told
+    await keeper._perform(Action.START, slot)
+    status = keeper.status
+    assert told and (status.state, status.pod, status.clean, status.notStarted) == ("gone", "w0", True, True)
+    assert status.message == "the agent could not be started: [Errno 28] No space left on device"

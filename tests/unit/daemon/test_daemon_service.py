@@ -378,7 +378,7 @@ async def test_an_agent_that_cannot_be_started_is_told_as_gone(nodes: Nodes, uid
     nodes.start("n1", "--worker-cmd", "/nonexistent/agent")
     await nodes.put(slot_of(uid))
     gone = await nodes.reaches("gone")
-    assert "could not be started" in gone.message and "/nonexistent/agent" in gone.message
+    assert gone.notStarted and "could not be started" in gone.message and "/nonexistent/agent" in gone.message
 
 
 async def test_a_slot_that_nobody_can_read_changes_nothing(nodes: Nodes, uid: str, bus: Bus) -> None:

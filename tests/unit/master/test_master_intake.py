@@ -205,6 +205,14 @@ def test_a_worker_that_could_not_be_verified_gone_makes_its_node_suspect() -> No
         assert after.pod(1).gone and [(item.name, item.reason) for item in after.head.errorNodes] == blamed
 
 
+def test_a_node_that_could_not_start_the_agent_is_not_used_again() -> None:
+    state = machine.step(running(), ev.PodLost(1, 1, LostReason.KILLED, 2000), 2000)[0]
+    for attempt in (1, 2):
+        [event] = fact(state, "w1", FactKind.GONE, attempt=attempt, node="n7", notStarted=True, message="no room").events
+        after, _ = machine.step(state, event, 3000)
+        assert [(item.name, item.reason) for item in after.head.errorNodes] == [("n7", "notStarted")]
+
+
 def test_a_check_response_carries_where_a_run_could_listen() -> None:
     state = running()
     state, _ = machine.step(state, ev.Errored(0, 1, "boot0", 0, state.head.seqNum), 2000)
