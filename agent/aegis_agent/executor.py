@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aegis_proto.ids import pod_index
 
@@ -26,6 +27,9 @@ from aegis_agent.progress import Progress
 from aegis_agent.reaper import Reaper
 from aegis_agent.runner import Run
 from aegis_agent.scope import scope_id
+
+if TYPE_CHECKING:
+    from aegis_agent.logroad import LogRoad
 
 FORWARDED = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH, signal.SIGCONT)
 """Passed on to the command as they are; SIGTERM and SIGINT mean something to the agent itself."""
@@ -41,6 +45,7 @@ class Executor:
         self.reaper = Reaper()
         self.out, self.err = Sink(1), Sink(2)
         self.run: Run | None = None
+        self.road: LogRoad | None = None
         self.progress = Progress()
         self.index = pod_index(task.pod)
         self.state_dir: Path | None = None
@@ -88,6 +93,8 @@ class Executor:
         """One line to people, on stderr, among the output of the command."""
         head = with_time(b"[%b aegis] " % self.task.pod.encode()) if self.task.stamp else b"[%b aegis] " % self.task.pod.encode()
         self.err.write(head + text.encode() + b"\n")
+        if self.road is not None:
+            self.road.say(text)
 
     def write_status(self, status: Status) -> None:
         if self.state_dir is not None:
@@ -144,6 +151,7 @@ class Executor:
             stamp=task.stamp,
             bare=bare,
             inherit=bare and task.raw,
+            road=self.road,
         )
         warning = self.run.nested.warning if self.run.nested else None
         if warning and warning not in self._warned:

@@ -14,6 +14,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from aegis_agent.logroad import Feed
 
 BUFFER = 4 << 20
 """Bytes that may wait for a slow reader."""
@@ -135,13 +139,17 @@ class LogFile:
 
 
 class Stream:
-    """One pipe of one child: read when there is something, written to the log file and, in whole lines with the prefix, to the sink."""
+    """One pipe of one child: read when there is something, written to the log file, to the road of the lines and, in whole lines with the prefix,
+    to the sink."""
 
-    def __init__(self, fd: int, sink: Sink, log: LogFile | None, prefix: bytes, tail: deque[str] | None, *, stamp: bool = False) -> None:
+    def __init__(
+        self, fd: int, sink: Sink, log: LogFile | None, prefix: bytes, tail: deque[str] | None, *, stamp: bool = False, feed: Feed | None = None
+    ) -> None:
         self.fd = fd
         self.eof = False
         self._sink = sink
         self._log = log
+        self._feed = feed
         self._prefix = prefix
         self._stamp = stamp
         self._tail = tail
@@ -184,6 +192,8 @@ class Stream:
     def _take(self, data: bytes) -> None:
         if self._log is not None:
             self._log.write(data)
+        if self._feed is not None:
+            self._feed.take(data)
         if not self._prefix:
             self._sink.write(data)
         data = self._rest + data
@@ -218,6 +228,8 @@ class Stream:
         if not self.eof:
             self.eof = True
             self._flush()
+            if self._feed is not None:
+                self._feed.end()
             self._loop.remove_reader(self.fd)
             os.close(self.fd)
 

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aegis_proto.phases import LostReason
 
@@ -27,6 +28,13 @@ from aegis_agent.reaper import Child, Reaper
 from aegis_agent.reasons import Ending, ending, missing_in_shell, not_found_message, rank_in
 from aegis_agent.scope import Ended, Patience, Proc, end, in_group, live, members, ticks_now
 
+if TYPE_CHECKING:
+    from aegis_proto.logs import LogKind
+
+    from aegis_agent.logroad import LogRoad
+
+OUT: LogKind = "out"
+ERR: LogKind = "err"
 _STRENGTH = {LostReason.SIGNAL: 3, LostReason.ERROR: 2, LostReason.PORT: 2, LostReason.COLLATERAL: 1}
 
 
@@ -76,6 +84,7 @@ class Run:
         stamp: bool = False,
         bare: bool = False,
         inherit: bool = False,
+        road: LogRoad | None = None,
     ) -> None:
         self.plan = plan
         self.argv = list(argv)
@@ -96,6 +105,7 @@ class Run:
         self._stamp = stamp
         self._bare = bare
         self._inherit = inherit
+        self._road = road
         self._ranks: list[_Rank] = []
         self._began = 0.0
         self._cgroup: Cgroup | None = None
@@ -169,8 +179,10 @@ class Run:
             log = LogFile(self._log_dir / f"rank{rank}.log") if self._log_dir else None
             who = plan.pod if self.nested or self._bare else f"{plan.pod}/r{rank}"
             prefix = b"" if self._raw else f"[{who} i{plan.incarnation}] ".encode()
-            for pipe_end, sink, keep in ((child.stdout, self._out, None), (child.stderr, self._err, tail)):
-                streams.append(Stream(os.dup(pipe_end.fileno()), sink, log, prefix, keep, stamp=self._stamp))
+            number = -1 if self.nested or self._bare else rank
+            for pipe_end, sink, keep, kind in ((child.stdout, self._out, None, OUT), (child.stderr, self._err, tail, ERR)):
+                feed = self._road.feed(number, plan.incarnation, kind) if self._road is not None else None
+                streams.append(Stream(os.dup(pipe_end.fileno()), sink, log, prefix, keep, stamp=self._stamp, feed=feed))
                 streams[-1].watch = self.watch
                 pipe_end.close()
         return _Rank(local, child, streams, tail, log, error_file)

@@ -28,11 +28,13 @@ from aegis_agent.diagnosis import diagnose
 from aegis_agent.executor import Executor, hello, last_word
 from aegis_agent.handover import LEAVE, REQUEUE, Exit, Status, WorkerTask, now_ms
 from aegis_agent.link import Uplink
+from aegis_agent.logroad import LogRoad
 from aegis_agent.orders import ROUNDS, Rank, Verdict, judge
 from aegis_agent.presence import Presence
 from aegis_agent.reports import Reports
 from aegis_agent.runner import Run
 from aegis_agent.signature import Signature
+from aegis_agent.spool import SPOOL_DIR, Spool
 from aegis_agent.training import RUNS, Training
 from aegis_agent.writer import ReportWriter
 
@@ -85,17 +87,19 @@ class Worker:
         self._end = asyncio.get_running_loop().create_future()
         hello(self.task)
         await self.exec.open(self._on_signal, self.status)
+        self.road = LogRoad(self.task, self.boot, self.uplink.publish, Spool(self.exec.state_dir / SPOOL_DIR) if self.exec.state_dir else None)
+        self.exec.road = self.road
         if self.uplink.hopeless:
             self._go_plain("no address of a credentials service")
         else:
             self.uplink.open()
-        tasks = [asyncio.create_task(work) for work in (self.reports.pump(), self._beat(), self._start_watch())]
+        tasks = [asyncio.create_task(work) for work in (self.reports.pump(), self.road.pump(), self._beat(), self._start_watch())]
         self.companions.open()
         self._tell_status()
         try:
             last = await self._end
         finally:
-            for task in tasks[1:]:
+            for task in tasks[2:]:
                 task.cancel()
             await self.companions.close()
         if last.reason == LostReason.PREEMPTED and self.uplink.managed:
@@ -104,7 +108,11 @@ class Worker:
                 pass
         elif self.uplink.connected and not self.plain:
             await self.reports.flush(FLUSH)
-        tasks[0].cancel()
+        if self.uplink.connected and not self.plain:
+            await self.road.flush(FLUSH)
+        self.road.close()
+        for task in tasks[:2]:
+            task.cancel()
         await self.uplink.close()
         await self.exec.close(last)
         return last.code
@@ -241,6 +249,7 @@ class Worker:
     def _go_plain(self, why: str) -> None:
         """From now on this is a plain job: the command, its exit code, nothing else."""
         self.plain, self._why = True, why
+        self.road.close()
         if self.task.job:
             self.exec.say(f"running without Aegis: {why}. A fault now ends the job")
         self._tell_status()

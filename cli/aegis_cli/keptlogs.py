@@ -1,4 +1,4 @@
-"""Lines of a job from the store of lognexus, asked over the bus: for jobs that do not run on the stack of this machine."""
+"""Lines of a job from the store of lognexus, asked over the bus."""
 
 from __future__ import annotations
 
@@ -8,13 +8,19 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 
 import msgspec
+from aegis_bus.errors import BusError
+from aegis_proto import subjects
+from aegis_proto.api import RequestRefused, read_reply
 from aegis_proto.logs import LogKind, LogsAnswer, LogsQuery, StoredLine
+from aegis_proto.messages import AegisLog, BadMessage, decode, encode
 
 from aegis_cli.client import Client
 from aegis_cli.stack.output import LogLine, cleaned, in_time_order
 
 PAGE = 5_000
 MOST_TAIL = 9_999
+PROBE = 2.0
+"""Seconds for which lognexus is waited for where the lines lie elsewhere too."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +32,12 @@ class Wanted:
     incarnation: int | None = None
     grep: str = ""
     agent: bool = False
+    level: str = ""
+    since: int = 0  # ms
 
     def query(self, job: str) -> LogsQuery:
         kinds: tuple[LogKind, ...] = () if self.agent else ("out", "err")
-        return LogsQuery(job, self.worker, self.rank, self.incarnation, kinds, grep=self.grep, tail=0, limit=PAGE)
+        return LogsQuery(job, self.worker, self.rank, self.incarnation, kinds, since=self.since, grep=self.grep, tail=0, limit=PAGE, level=self.level)
 
 
 async def last(client: Client, job: str, wanted: Wanted, tail: int) -> tuple[list[LogLine], str, bool]:
@@ -44,6 +52,15 @@ async def last(client: Client, job: str, wanted: Wanted, tail: int) -> tuple[lis
         kept += answer.lines
         cursor = answer.cursor
     return in_order(kept), cursor, False
+
+
+async def answers(client: Client, job: str) -> bool:
+    """Does lognexus run here, and keep lines of this job?"""
+    try:
+        data = await client.bus.request(subjects.rpc_query("lognexus", "logs", client.scope), encode(LogsQuery(job, tail=1)), timeout=PROBE)
+        return bool(read_reply(LogsAnswer, data).lines)
+    except (BusError, RequestRefused):
+        return False
 
 
 async def pages(client: Client, query: LogsQuery, cursor: str) -> AsyncIterator[LogsAnswer]:
@@ -66,11 +83,21 @@ async def follow(client: Client, job: str, wanted: Wanted, cursor: str, every: f
         await asyncio.sleep(every)
 
 
+def said(line: StoredLine) -> str:
+    """The words of a line: of an AegisLog, its message."""
+    if line.kind != "aegis":
+        return line.message
+    try:
+        return decode(AegisLog, line.message.encode()).Message
+    except BadMessage:
+        return line.message
+
+
 def in_order(lines: Iterable[StoredLine]) -> list[LogLine]:
     """As they are shown: by time, and those of a worker in their own order."""
     workers: dict[str, list[LogLine]] = defaultdict(list)
     for line in lines:
         incarnation = line.incarnation if line.kind in ("out", "err") else -1
         at = max(line.at, workers[line.worker][-1].at if workers[line.worker] else 0)
-        workers[line.worker].append(LogLine(line.worker, line.rank, incarnation, cleaned(line.message), at))
+        workers[line.worker].append(LogLine(line.worker, line.rank, incarnation, cleaned(said(line)), at))
     return in_time_order(workers.values())

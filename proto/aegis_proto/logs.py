@@ -69,6 +69,7 @@ class LogsQuery(msgspec.Struct, frozen=True, omit_defaults=True):
     limit: int = 1000
     namespace: str = ""
     v: int = WIRE_VERSION
+    level: str = ""  # debug | info | warning | error: lines that say this or worse
 
 
 class StoredLine(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -97,6 +98,7 @@ class LogsAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     dropped: int = 0
     replica: str = ""
     v: int = WIRE_VERSION
+    workers: tuple[str, ...] = ()  # with a question for a worker of whom there is nothing: those of whom there is something
 
 
 class VerdictsQuery(msgspec.Struct, frozen=True, omit_defaults=True):

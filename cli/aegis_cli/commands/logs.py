@@ -1,17 +1,20 @@
-"""`aegis job logs` (short: `aegis logs`): what the workers printed, from the slots of the stack of this machine, else from lognexus."""
+"""`aegis job logs` (short: `aegis logs`): what the workers printed, from the store of lognexus; where that does not answer on the stack of this
+machine, from its slots."""
 
 from __future__ import annotations
 
 import asyncio
 import re
+import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from aegis_parsers import loglevel
 from aegis_proto import api
 from aegis_proto.times import rfc3339
 
-from aegis_cli import keptlogs, past, why
+from aegis_cli import keptlogs, offline, past, why
 from aegis_cli.client import Client, target_of
 from aegis_cli.client import run as run_async
 from aegis_cli.commands import classify
@@ -37,6 +40,8 @@ def register(app: typer.Typer, group: typer.Typer) -> None:
         rank: Annotated[int | None, typer.Option("--rank", metavar="R", help="Only this rank.")] = None,
         incarnation: Annotated[int | None, typer.Option("--incarnation", metavar="N", help="Only this run of the command.")] = None,
         grep: Annotated[str, typer.Option("--grep", metavar="REGEX", help="Only lines that match.")] = "",
+        level: Annotated[str, typer.Option("--level", metavar="|".join(loglevel.LEVELS), help="Only lines that say this level, or worse.")] = "",
+        since: Annotated[str, typer.Option("--since", metavar="TIME", help="Only the last so long (10min).")] = "",
         tail: Annotated[
             int, typer.Option("--tail", metavar="N", min=0, help="The last N lines, over all workers in the order of time (0: all).")
         ] = 100,
@@ -47,6 +52,8 @@ def register(app: typer.Typer, group: typer.Typer) -> None:
             pattern = re.compile(grep)
         except re.error as error:
             raise CliError("E107", f'--grep "{grep}": {error}', exit=2) from None
+        says, must = _level(level)
+        oldest = round((time.time() - offline.seconds(since, "--since")) * 1000) if since else 0
 
         def wanted(line: LogLine) -> bool:
             return (
@@ -55,6 +62,8 @@ def register(app: typer.Typer, group: typer.Typer) -> None:
                 and (incarnation is None or line.incarnation == incarnation)
                 and (line.incarnation >= 0 or env.out.verbose > 0)
                 and pattern.search(line.message) is not None
+                and (says is None or (says.search(line.message) is not None) is must)
+                and line.at >= oldest
             )
 
         async def find() -> tuple[api.JobDetail, Path | None]:
@@ -68,9 +77,12 @@ def register(app: typer.Typer, group: typer.Typer) -> None:
 
         detail, base = run_async(find())
         name = detail.summary.job
-        if base is None:
-            _kept(env, detail, keptlogs.Wanted(only, rank, incarnation, grep, env.out.verbose > 0), tail, follow)
+        if only and int(only[1:]) >= detail.summary.workers:
+            last = detail.summary.workers - 1
+            raise CliError("E107", f'--worker "{worker}": {name} has {"w0" if not last else f"w0 to w{last}"}', exit=2)
+        if _kept(env, detail, keptlogs.Wanted(only, rank, incarnation, grep, env.out.verbose > 0, level, oldest), tail, follow, base is not None):
             return
+        assert base is not None
         began = detail.summary.createdAt / 1000
         if follow:
             _follow_logs(env, name, base, wanted, tail, began)
@@ -82,12 +94,22 @@ def register(app: typer.Typer, group: typer.Typer) -> None:
     command(classify.group(app), classify.READ)(logs)
 
 
-def _kept(env: Env, detail: api.JobDetail, wanted: keptlogs.Wanted, tail: int, following: bool) -> None:
-    """From lognexus, over the bus."""
+def _level(level: str) -> tuple[re.Pattern[str] | None, bool]:
+    try:
+        says, must = loglevel.wanted(level) if level else ("", True)
+    except ValueError as error:
+        raise CliError("E107", f"--level: {error}", exit=2) from None
+    return re.compile(says) if says else None, must
+
+
+def _kept(env: Env, detail: api.JobDetail, wanted: keptlogs.Wanted, tail: int, following: bool, elsewhere: bool) -> bool:  # noqa: PLR0917
+    """From lognexus, over the bus. False: it does not answer, and the lines are to be had elsewhere."""
     name = detail.summary.job
 
-    async def work() -> None:
+    async def work() -> bool:
         async with Client.of(env) as client:
+            if elsewhere and not await keptlogs.answers(client, name):
+                return False
             try:
                 lines, cursor, cut = await keptlogs.last(client, name, wanted, tail)
             except CliError as error:
@@ -100,17 +122,18 @@ def _kept(env: Env, detail: api.JobDetail, wanted: keptlogs.Wanted, tail: int, f
                 env.out.note(f"only the last {len(lines)} lines fit one answer, or could be looked through in time")
             _print(env, lines)
             if not following:
-                return
+                return True
             client.patient = env.out.note
             async for more in keptlogs.follow(client, name, wanted, cursor, ASK_EVERY):
                 _print(env, more)
                 if not more and (await client.job(name, workers=False)).summary.phase in ("Succeed", "Failed"):
-                    return
+                    return True
+        return True
 
     try:
-        run_async(work())
+        return run_async(work())
     except KeyboardInterrupt:
-        pass
+        return True
 
 
 def _print(env: Env, lines: list[LogLine]) -> None:

@@ -127,12 +127,13 @@ class Keeper:
         finally:
             await admin.close(1.0)
         self.layout.creds("admin").unlink()
-        for role in ("master", "jobcontroller"):
+        for role in ("master", "jobcontroller", "lognexus"):
             self._write_creds(role)
         self._write_creds("operator", ttl=0)
         self.parts = [parts.credentials(self.layout, free_port()), parts.jobcontroller(self.layout, free_port())]
         self.parts += [self._master(number) for number in range(1, self.masters + 1)]
         await self._add_nodes(self.nodes)
+        self.parts += [parts.lognexus(self.layout, free_port())] if parts.has_lognexus() else []
         for part in self.parts:
             self._launch(part)
         await self.ready()
@@ -189,14 +190,14 @@ class Keeper:
         deadline = time.monotonic() + timeout
         while not self.stopping.is_set():
             await self.look_health()
-            if all(part.state == "up" for part in self.parts):
+            if all(part.state == "up" for part in self.parts if part.needed):
                 return
             for part in self.parts:
-                if self.processes[part.name].poll() is not None and self._tries.get(part.name, 0) >= 2:
+                if part.needed and self.processes[part.name].poll() is not None and self._tries.get(part.name, 0) >= 2:
                     raise CliError("E123", f"{part.name} ends at once: {self._tail(part)}")
             self.look_children()
             if time.monotonic() > deadline:
-                late = next(part for part in self.parts if part.state != "up")
+                late = next(part for part in self.parts if part.needed and part.state != "up")
                 raise CliError("E123", f"{late.name} does not answer within {timeout:.0f} s: {self._tail(late)}")
             await asyncio.sleep(0.05)
 

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 from aegis_cli.spec import gpus
@@ -24,7 +25,7 @@ SLOTS = 4
 class Part:
     """One process of the stack. `http`: port of its health page, 0 = ready otherwise."""
 
-    kind: str  # nats | credentials | master | jobcontroller | node
+    kind: str  # nats | credentials | master | jobcontroller | lognexus | node
     name: str
     command: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
@@ -37,6 +38,8 @@ class Part:
     restarts: int = 0
     last: str = ""
     note: str = ""
+    needed: bool = True
+    """The stack is not up before this part answers."""
 
     def told(self) -> dict[str, object]:
         """As it stands in keeper.json."""
@@ -98,6 +101,20 @@ def master(layout: Layout, http: int, number: int, replica: str) -> Part:
 def jobcontroller(layout: Layout, http: int) -> Part:
     extra = {"AEGIS_CREDENTIALS_SERVER": layout.grpc, "AEGIS_CREDENTIALS_TLS_CA": str(layout.ca)}
     return _service("jobcontroller", "jobcontroller", "aegis_jobcontroller", layout, http=http, extra=extra, replica="jc1")
+
+
+def has_lognexus() -> bool:
+    """What it needs is installed (extra `lognexus`)."""
+    return all(find_spec(name) is not None for name in ("aegis_lognexus", "numpy", "hyperscan"))
+
+
+def lognexus(layout: Layout, http: int) -> Part:
+    """The store of the lines. Nothing waits for it: what comes before it is up lies in the stream."""
+    part = _service(
+        "lognexus", "lognexus", "aegis_lognexus", layout, http=http, extra={"AEGIS_LOGNEXUS_STORE": str(layout.store / "logs")}, replica="logs1"
+    )
+    part.needed = False
+    return part
 
 
 def node(layout: Layout, name: str, alone: bool) -> Part:

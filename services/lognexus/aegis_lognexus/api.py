@@ -6,6 +6,7 @@ Whose lines a caller may read is the bus's to enforce by the namespace in the su
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from pathlib import Path
 
@@ -20,8 +21,9 @@ from aegis_proto.logs import SERVICE, LogsAnswer, LogsQuery, VerdictsAnswer, Ver
 from aegis_proto.messages import BadMessage, Verdict, decode, encode
 
 from aegis_lognexus import metrics
+from aegis_lognexus.intake import Intake
 from aegis_lognexus.share import Shares
-from aegis_lognexus.store import Asked, LogStore, ask
+from aegis_lognexus.store import Asked, LogStore, ask, workers_of
 from aegis_lognexus.store.matching import BadPattern, Question
 from aegis_lognexus.verdict import verdict_id
 
@@ -31,13 +33,15 @@ SUBJECT = f"aegis.rpc.{SERVICE}.>"
 MAX_REQUEST = 16384
 MAX_VERDICTS = 100
 QUERIES: dict[str, type[LogsQuery] | type[VerdictsQuery]] = {"logs": LogsQuery, "verdicts": VerdictsQuery}
+CATCH_UP = 1.0
+"""Seconds for which an answer waits for lines that are in the stream already."""
 AT_ONCE = 2
 """Questions that are worked on at a time: each may read gigabytes."""
 
 
 class Api:
-    def __init__(self, bus: Bus, store: LogStore, shares: Shares) -> None:
-        self._bus, self._store, self._shares = bus, store, shares
+    def __init__(self, bus: Bus, store: LogStore, shares: Shares, intake: Intake) -> None:
+        self._bus, self._store, self._shares, self._intake = bus, store, shares, intake
         self._jobs = JobStore(bus)
         self._namespaces: dict[str, str] = {}
 
@@ -102,6 +106,9 @@ class Api:
         return VerdictsAnswer(tuple(sorted(found, key=lambda verdict: verdict.incarnation)))
 
     async def _lines(self, query: LogsQuery) -> LogsAnswer:
+        if not query.cursor:  # what was stored before the question is in the answer
+            with contextlib.suppress(BusError):
+                await self._intake.caught_up(CATCH_UP)
         question = Question(
             worker=query.worker,
             rank=query.rank,
@@ -110,11 +117,13 @@ class Api:
             since=max(0, query.since),
             until=max(0, query.until),
             grep=query.grep,
+            level=query.level,
         )
         folder: Path = self._store.folder / "jobs" / query.job
         page = await asyncio.to_thread(ask, folder, Asked(question, max(0, query.tail), query.cursor, max(1, query.limit)))
         dropped = self._store.given_up(query.job)
-        return LogsAnswer(page.lines, page.cursor, page.more, dropped, self._shares.me)
+        others = await asyncio.to_thread(workers_of, folder) if query.worker and not page.lines else ()
+        return LogsAnswer(page.lines, page.cursor, page.more, dropped, self._shares.me, workers=() if query.worker in others else others)
 
 
 def _error(code: str, message: str) -> ErrorReply:

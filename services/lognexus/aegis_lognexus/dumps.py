@@ -30,6 +30,9 @@ MAX_RANK = 1_000_000
 
 async def flight_report(bus: Bus, job: str, incarnation: int) -> Report | None:
     """What the flight records of an incarnation say; None when none were sent. BusError."""
+    info = await bus.js_api(f"STREAM.INFO.{STREAM}", {"subjects_filter": subjects.blob(job, "*", "*")})
+    if not info["state"].get("subjects"):
+        return None
     found = await collect(bus, job)
     dumps = put_together(found, incarnation)
     return await asyncio.to_thread(read, dumps) if dumps else None

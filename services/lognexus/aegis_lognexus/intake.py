@@ -77,12 +77,15 @@ class Intake:
         self._commits: deque[tuple[float, int]] = deque()
         self.ready = False
         self._awaited: list[tuple[int, asyncio.Event]] = []
+        self._written = 0  # everything up to here is in the files
 
     async def caught_up(self, timeout: float) -> bool:
         """Wait until all that is in the stream now is in the files. False when that takes longer."""
         info = await self._bus.js_api(f"STREAM.INFO.{STREAM}")
         event = asyncio.Event()
         entry = int(info["state"]["last_seq"]), event
+        if entry[0] <= self._written:
+            return True
         self._awaited.append(entry)
         try:
             async with asyncio.timeout(timeout):
@@ -97,6 +100,7 @@ class Intake:
     async def run(self) -> None:
         while True:
             start = self._store.begin(self._era())
+            self._written = 0
             await self._look(first=True)
             async with OrderedReader(self._bus, STREAM, [ALL], start=start) as reader:
                 era, reading = self._era(), Reading(reader)
@@ -150,6 +154,7 @@ class Intake:
         self._bus.core(subjects.dlq(SERVICE, STREAM, job if is_id(job) else "other"), encode(letter))
 
     def _tell(self, idle: bool) -> None:
+        self._written = self._store.seq
         for entry in [entry for entry in self._awaited if idle or entry[0] <= self._store.seq]:
             self._awaited.remove(entry)
             entry[1].set()

@@ -87,7 +87,7 @@ async def start(service: Service) -> None:
             service.spawn(judging.run(), "verdicts"),
             *(service.spawn(Sender(store.folder, target(url)).run(), f"sink {n}") for n, url in enumerate(settings.sinks)),
         ]
-        await Api(bus, store, shares).start()
+        await Api(bus, store, shares, intake).start()
         await service.stopping.wait()
         for task in tasks:
             task.cancel()

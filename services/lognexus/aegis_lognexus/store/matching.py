@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any
 
 import msgspec
+from aegis_parsers import loglevel
 from aegis_proto.logs import StoredLine
 
 from aegis_lognexus.store.blocks import Block, decode_line
@@ -115,9 +116,12 @@ class Question:
         since: int = 0,
         until: int = 0,
         grep: str = "",
+        level: str = "",
     ) -> None:
         self.worker, self.rank, self.incarnation, self.since, self.until = worker, rank, incarnation, since, until
         self._search = searcher(grep) if grep else None
+        said, self._says = loglevel.wanted(level) if level else ("", True)
+        self._level = searcher(said) if said else None
         self._word = self._certain(grep)
         worker_part = re.escape(worker).encode() if worker else rb'[^"\n]*'
         parts = [
@@ -159,6 +163,9 @@ class Question:
         if self._search is not None:
             texts = [message_of(data, start, end) for start, end in spans]
             spans = [spans[at] for at in self._search(texts)]
+        if self._level is not None:
+            hits = set(self._level([message_of(data, start, end) for start, end in spans]))
+            spans = [span for at, span in enumerate(spans) if (at in hits) is self._says]
         return self._decoded(data, spans)
 
     def _decoded(self, data: bytes, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int, StoredLine]]:
@@ -166,7 +173,7 @@ class Question:
 
     def _sweep(self, data: bytes) -> list[tuple[int, int]] | None:
         """The lines that match a pattern, where that is the only condition and the data are whole lines; else None."""
-        if self._search is None or self._selective or self._word:
+        if self._search is None or self._selective or self._word or self._level is not None:
             return None
         texts = MESSAGES.findall(data)
         if len(texts) != data.count(b"\n"):

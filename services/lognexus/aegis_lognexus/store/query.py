@@ -46,6 +46,19 @@ def ask(folder: Path, asked: Asked) -> Page:
     return _tail(folder, asked) if asked.tail > 0 else _forward(folder, asked)
 
 
+def workers_of(folder: Path, most: int = 64) -> tuple[str, ...]:
+    """Workers of whom the files have lines, at most `most`: by the index, and by the lines behind it."""
+    found: set[str] = set()
+    for number in segment_numbers(folder):
+        path = segment(folder, number)
+        for block in _blocks(path):
+            if block.workers is not None:
+                found.update(block.workers)
+            elif len(found) < most:
+                found.update(line.worker for _, _, line in Question().lines(_read(path, block)))
+    return tuple(sorted(found, key=lambda name: (len(name), name))[:most])
+
+
 def _blocks(path: Path) -> list[Block]:
     """The blocks of a segment; what lies behind the index is one more, of which nothing is known."""
     try:
