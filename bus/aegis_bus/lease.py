@@ -1,4 +1,4 @@
-"""One lease per replica: `aegis.lease.<replica>` in CTL, with a TTL, renewed every third of it. Says who is alive and what versions it reads.
+"""One lease per replica: `aegis.lease.<replica>` in LEASES, with a TTL, renewed every third of it. Says who is alive and what versions it reads.
 
 It decides nothing, and being late with it never harms: what a replica may write is decided by the head of each job (`jobstore`).
 """
@@ -20,7 +20,7 @@ from aegis_bus.connection import Bus
 
 log = logging.getLogger(__name__)
 
-STREAM = "CTL"
+STREAM = "LEASES"
 DEFAULT_TTL = 6.0
 
 

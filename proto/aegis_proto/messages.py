@@ -360,7 +360,7 @@ class Era(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LeaseData(msgspec.Struct, frozen=True, omit_defaults=True):
-    """CTL `aegis.lease.<replica>`: this replica lives, and what it can read."""
+    """LEASES `aegis.lease.<replica>`: this replica lives, and what it can read."""
 
     replica: str
     service: str = "master"

@@ -70,6 +70,7 @@ SERVICES: dict[str, dict[str, Any]] = {
             ],
             _gets("CTL"),
             _reads("CTL"),
+            _gets("LEASES"),
             _gets("REPORTS"),
             _reads("REPORTS"),
             _gets("NODES"),
@@ -111,7 +112,9 @@ SERVICES: dict[str, dict[str, Any]] = {
     "lognexus": dict(
         pub_allow=_role(
             ["aegis.verdict.lognexus.*.*", "aegis.job.*.fact.*", "aegis.lease.*", "aegis.dlq.lognexus.*.*"],
-            _gets("CTL"),
+            # By subject only: in CTL lie specifications too, with what users put into the environment.
+            [f"$JS.API.DIRECT.GET.CTL.{subject}" for subject in ("aegis.era", "aegis.job.*.state", "aegis.job.*.pods.*")],
+            _gets("LEASES"),
             _reads("LOGS"),
             _reads("METRICS"),
             _reads("BLOBS"),

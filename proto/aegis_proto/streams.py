@@ -14,7 +14,7 @@ STREAMS: list[dict[str, Any]] = [
     # Never forgets: max_age 0 and discard new. Alarm at 50 % of max_bytes, submit refused at 70 % (at the limit every batch would be refused).
     dict(
         name="CTL",
-        subjects=["aegis.job.*.state", "aegis.job.*.spec", "aegis.job.*.pods.*", "aegis.cred.*.*", "aegis.lease.*", "aegis.era"],
+        subjects=["aegis.job.*.state", "aegis.job.*.spec", "aegis.job.*.pods.*", "aegis.cred.*.*", "aegis.era"],
         max_msgs_per_subject=8,
         max_age=0,
         max_bytes=512 * MIB,
@@ -27,6 +27,20 @@ STREAMS: list[dict[str, Any]] = [
         subject_delete_marker_ttl=2 * S,
         allow_rollup_hdrs=True,
         republish=dict(src="aegis.job.*.state", dest="aegis.view.job.{{wildcard(1)}}.state"),
+    ),
+    # Apart from CTL: who may ask who lives need not be able to read specifications and credentials.
+    dict(
+        name="LEASES",
+        subjects=["aegis.lease.*"],
+        max_msgs_per_subject=1,
+        max_age=0,
+        max_bytes=8 * MIB,
+        max_msg_size=4096,
+        discard="new",
+        duplicate_window=60 * S,
+        allow_direct=True,
+        allow_msg_ttl=True,
+        subject_delete_marker_ttl=2 * S,
     ),
     # Written by services only: a daemon that could write here could leave 50 batches open (no placement for 10 s) or roll the stream up.
     dict(

@@ -39,6 +39,7 @@ ERA = "aegis.era"
 
 
 def lease(replica: str) -> str:
+    """LEASES: this replica lives."""
     return f"aegis.lease.{replica}"
 
 

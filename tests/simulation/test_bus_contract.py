@@ -214,7 +214,7 @@ def test_a_lease_ends_with_its_time_and_leaves_a_marker(road: Road) -> None:
             return not await live_replicas(bus)
 
         await until(over, timeout=10)
-        item = await bus.get("CTL", "aegis.lease.m1")
+        item = await bus.get("LEASES", "aegis.lease.m1")
         assert item is None or item.marker
 
     road.run(work)

@@ -53,7 +53,9 @@ Key = tuple[str, str, int]
 LIMIT = 400.0
 """Virtual seconds after which a job that has not ended never will."""
 AFTER_END = 0.3
-STREAMS = {config["name"]: config for config in stream_configs() if config["name"] in ("CTL", "NODES", "FLEET", "HELD", "REPORTS", "EVENTS", "DLQ")}
+STREAMS = {
+    config["name"]: config for config in stream_configs() if config["name"] in ("CTL", "LEASES", "NODES", "FLEET", "HELD", "REPORTS", "EVENTS", "DLQ")
+}
 
 SCALED: tuple[tuple[Any, str, float], ...] = (
     (aegis_agent.worker, "HEARTBEAT", 2.0),

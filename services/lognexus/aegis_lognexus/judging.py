@@ -15,14 +15,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aegis_bus.connection import Bus, Stored
-from aegis_bus.errors import BusError
-from aegis_bus.jobstore import JobStore
+from aegis_bus.errors import BusError, Unreadable
 from aegis_bus.ordered import Gap, OrderedReader
 from aegis_parsers.causes import Line, classify_lines
 from aegis_proto import subjects
 from aegis_proto.logs import SERVICE
-from aegis_proto.messages import BadMessage, CheckResult, JobEvent, decode, encode
-from aegis_proto.state import JobState
+from aegis_proto.messages import BadMessage, CheckResult, Era, Fact, JobEvent, Verdict, decode, encode
+from aegis_proto.phases import FactKind
 
 from aegis_lognexus import metrics
 from aegis_lognexus.dumps import flight_report
@@ -34,6 +33,7 @@ from aegis_lognexus.share import Shares
 from aegis_lognexus.store import Asked, ask
 from aegis_lognexus.store.matching import Question
 from aegis_lognexus.verdict import decide, verdict_id
+from aegis_lognexus.where import Places, local_ranks, places
 
 log = logging.getLogger(__name__)
 
@@ -65,8 +65,20 @@ class Due:
 class Judging:
     """`run` until cancelled. `done` is told the sequence of EVENTS up to which everything is judged."""
 
-    def __init__(self, bus: Bus, jobs: Path, intake: Intake, shares: Shares, *, settle: float, start: int, done: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        jobs: Path,
+        intake: Intake,
+        shares: Shares,
+        *,
+        settle: float,
+        start: int,
+        done: Callable[[int], None],
+        era: Callable[[], Era],
+    ) -> None:
         self._bus, self._jobs, self._intake, self._shares, self._settle, self._done = bus, jobs, intake, shares, settle, done
+        self._era = era
         self._start = start
         self._waiting: list[Due] = []
 
@@ -125,18 +137,30 @@ class Judging:
         return await self._bus.get(STREAM, subjects.verdict(SERVICE, "job", verdict_id(event.job, event.incarnation))) is not None
 
     async def _judge(self, event: JobEvent) -> None:
-        subject = subjects.verdict(SERVICE, "job", verdict_id(event.job, event.incarnation))
         behind = not await self._intake.caught_up(CATCH_UP)
-        loaded = await JobStore(self._bus).load(event.job)
+        try:
+            there = await places(self._bus, event.job)
+        except Unreadable as error:
+            log.warning("%s", error)
+            there = None
         events = await self._events(event.job)
         logs = await asyncio.to_thread(read_logs, self._jobs / event.job, event.incarnation)
         flight = await flight_report(self._bus, event.job, event.incarnation)
-        failure = gather(event, events, loaded.state if loaded else None, logs, behind=behind, flight=flight)
+        failure = gather(event, events, there, logs, behind=behind, flight=flight)
         failure = replace(failure, links=await bad_links(self._bus, event.job) or ())
         verdict = decide(failure).message(int(time.time() * 1000))
-        await self._bus.publish(subject, encode(verdict), msg_id=f"verdict-{verdict.id}")
+        if there is not None and not there.head.phase.terminal:
+            await self._tell_master(verdict, there)
+        subject = subjects.verdict(SERVICE, "job", verdict.id)
+        await self._bus.publish(subject, encode(verdict), msg_id=self._era().dedup_id(f"verdict|{verdict.id}"))
         metrics.VERDICTS.labels(SERVICE, verdict.cause).inc()
         log.info("verdict of %s incarnation %d: %s", event.job, event.incarnation, verdict.sentence)
+
+    async def _tell_master(self, verdict: Verdict, there: Places) -> None:
+        """As a fact, before the verdict itself: who tells it again after a crash is a double for the stream."""
+        settings = {"id": verdict.id, "cause": verdict.cause, "incarnation": str(verdict.incarnation), "zh": verdict.sentenceZh[:500]}
+        fact = Fact(FactKind.VERDICT, there.head.uid, at=verdict.at, message=verdict.sentence[:500], who=SERVICE, settings=settings)
+        await self._bus.publish(subjects.fact(verdict.job, "job"), encode(fact), msg_id=self._era().dedup_id(f"verdict fact|{verdict.id}"))
 
     async def _events(self, job: str) -> list[JobEvent]:
         """What is stored about the job, in order."""
@@ -178,7 +202,7 @@ def first(found: Sequence[Line]) -> tuple[Line, ...]:
 def gather(
     event: JobEvent,
     events: Sequence[JobEvent],
-    state: JobState | None,
+    there: Places | None,
     logs: tuple[tuple[Log, ...], bool],
     *,
     behind: bool = False,
@@ -198,15 +222,15 @@ def gather(
     ]
     missing = ["node events: no daemon tells them in this release"]
     workers: tuple[Worker, ...] = ()
-    if state is None:
+    lines, more = logs
+    if there is None:
         missing.append("the job's state is gone: which rank was where is not known")
     else:
-        each_node = state.spec.nprocPerNode
+        each_node = local_ranks((each.pod, each.rank) for each in lines)
         nodes = {loss.pod: loss.node for loss in losses if loss.node}
         workers = tuple(
-            Worker(f"w{i}", nodes.get(f"w{i}") or pod.node, tuple(range(i * each_node, (i + 1) * each_node))) for i, pod in enumerate(state.pods())
+            Worker(f"w{i}", nodes.get(f"w{i}") or node, tuple(range(i * each_node, (i + 1) * each_node))) for i, node in enumerate(there.nodes)
         )
-    lines, more = logs
     if behind:
         missing.append("lines that had not been read when it was judged")
     if more:

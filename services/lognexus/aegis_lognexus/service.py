@@ -36,7 +36,11 @@ class EraWatch:
 
     def __init__(self, bus: Bus) -> None:
         self._bus, self._of = bus, -1
-        self.era = ""
+        self.known_era = Era("")
+
+    @property
+    def era(self) -> str:
+        return self.known_era.era
 
     async def read(self) -> None:
         if self._of == self._bus.generation:
@@ -44,7 +48,7 @@ class EraWatch:
         generation = self._bus.generation
         stored = await self._bus.get("CTL", subjects.ERA)
         try:
-            self.era = decode(Era, stored.data).era if stored is not None else ""
+            self.known_era = decode(Era, stored.data) if stored is not None else Era("")
         except BadMessage as error:
             log.error("%s: %s", subjects.ERA, error)
         self._of = generation
@@ -80,7 +84,16 @@ async def start(service: Service) -> None:
         shares = Shares(replica.name)
         intake = Intake(bus, store, shares, lambda: era.era)
         service.health["reading"] = lambda: intake.ready
-        judging = Judging(bus, store.folder / "jobs", intake, shares, settle=settings.settle, start=store.events, done=store.judged)
+        judging = Judging(
+            bus,
+            store.folder / "jobs",
+            intake,
+            shares,
+            settle=settings.settle,
+            start=store.events,
+            done=store.judged,
+            era=lambda: era.known_era,
+        )
         tasks = [
             service.spawn(era.follow(), "era"),
             service.spawn(intake.run(), "lines"),

@@ -250,11 +250,11 @@ def _fact(state: JobState, about: str, data: bytes, time_ms: int) -> Taken:
     if fact.uid != state.head.uid:
         return Taken(dropped="uid")
     if whole_job or fact.kind in (FactKind.CHECKPOINT, FactKind.VERDICT):
-        return _job_fact(state, fact)
+        return _job_fact(state, fact, time_ms)
     return _pod_fact(state, index, fact, time_ms)
 
 
-def _job_fact(state: JobState, fact: Fact) -> Taken:
+def _job_fact(state: JobState, fact: Fact, time_ms: int) -> Taken:
     match fact.kind:
         case FactKind.STOP:
             return Taken(
@@ -274,7 +274,15 @@ def _job_fact(state: JobState, fact: Fact) -> Taken:
         case FactKind.CHECKPOINT:
             return Taken((ev.Checkpointed(state.head.incarnation, fact.step),))
         case _:
-            return Taken(dropped="verdict")
+            return Taken(dropped="verdict", notes=(_verdict(state, fact, time_ms),))
+
+
+def _verdict(state: JobState, fact: Fact, time_ms: int) -> ev.Note:
+    """What was found about a failure, as a word to people. It excludes nobody: it is made of what tenants say, and of facts that came here before."""
+    said = {"cause": words(fact.settings.get("cause", "")), "zh": words(fact.settings.get("zh", "")), "who": words(fact.who)}
+    number = fact.settings.get("incarnation", "")
+    incarnation = number if number.isdecimal() and int(number) <= state.head.incarnation else str(state.head.incarnation)
+    return ev.Note("verdict", words(fact.message), details={**said, "incarnation": incarnation}, at=_at(fact, time_ms))
 
 
 def _pod_fact(state: JobState, index: int, fact: Fact, time_ms: int) -> Taken:

@@ -265,6 +265,7 @@ class JobOwner:
                 metrics.DROPPED.labels("bad").inc()
                 batch.within = min(batch.within, self.shared.settings.lazy)
             self.watch.take(taken)
+            batch.notes += taken.notes
             if taken.dropped and not taken.events:
                 metrics.DROPPED.labels(taken.dropped).inc()
             for event in taken.events:

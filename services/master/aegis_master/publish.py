@@ -77,14 +77,15 @@ def note_event(head: Head, note: Note, n: int) -> JobEvent:
         namespace=head.namespace,
         type=note.kind,
         time=rfc3339(note.at),
-        incarnation=head.incarnation,
+        incarnation=int(note.details.get("incarnation", head.incarnation)),
         seqNum=head.seqNum,
         phase=head.phase.value,
-        cause=note.kind,
+        cause=note.details.get("cause", note.kind),
         pod=pod,
         node=note.details.get("node", ""),
         recoverCount=head.recoverCount,
         message=note.message,
+        messageZh=note.details.get("zh", ""),
         counted=note.counted,
     )
 

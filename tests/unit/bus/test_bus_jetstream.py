@@ -50,11 +50,11 @@ async def test_a_refusal_carries_the_code_of_the_server(bus: Bus) -> None:
 
 async def test_a_ttl_removes_the_message_and_leaves_a_marker(bus: Bus) -> None:
     await bus.publish("aegis.lease.a", b"1", ttl=1.0)
-    stored = await bus.get("CTL", "aegis.lease.a")
+    stored = await bus.get("LEASES", "aegis.lease.a")
     assert stored is not None and not stored.marker
 
     async def expired() -> bool:
-        item = await bus.get("CTL", "aegis.lease.a")
+        item = await bus.get("LEASES", "aegis.lease.a")
         return item is None or item.marker
 
     await until(expired)

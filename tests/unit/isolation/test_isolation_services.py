@@ -49,9 +49,9 @@ READS = {
 }
 GETS = {
     "credentials": ["CTL"],
-    "master": ["CTL", "NODES", "FLEET", "EVENTS", "STORY"],
+    "master": ["CTL", "LEASES", "NODES", "FLEET", "EVENTS", "STORY"],
     "jobcontroller": ["CTL", "NODES", "FLEET", "HELD"],
-    "lognexus": ["CTL", "EVENTS"],
+    "lognexus": ["LEASES", "EVENTS"],
     "lemon": ["NODES", "FLEET", "EVENTS", "STORY"],
     "netmon": ["FLEET", "EVENTS"],
 }
@@ -117,12 +117,20 @@ async def test_what_daemons_hold_is_read_by_the_job_controller_alone_and_written
     assert bool(await service.publish(subjects.rpc_do("credentials", "vouch", "ml"))) is (role != "master")
 
 
-async def test_netmon_reads_heads_and_pods_and_no_specification(raw: RawOf) -> None:
-    netmon = await raw("netmon")
+@pytest.mark.parametrize("role", ["lognexus", "netmon"])
+async def test_who_judges_reads_heads_and_places_and_no_specification(raw: RawOf, role: str) -> None:
+    """A specification carries what a user put into the environment."""
+    service = await raw(role)
     for subject in (subjects.job_state(A), subjects.job_pods(A, 0), subjects.ERA):
-        assert not await netmon.publish(f"$JS.API.DIRECT.GET.CTL.{subject}")
-    for subject in (f"DIRECT.GET.CTL.{subjects.job_spec(A)}", "DIRECT.GET.CTL", "STREAM.MSG.GET.CTL", "CONSUMER.CREATE.CTL.x"):
-        assert await netmon.publish(f"$JS.API.{subject}")
+        assert not await service.publish(f"$JS.API.DIRECT.GET.CTL.{subject}")
+    for subject in (
+        "$JS.API.DIRECT.GET.CTL",
+        f"$JS.API.DIRECT.GET.CTL.{subjects.job_spec(A)}",
+        f"$JS.API.DIRECT.GET.CTL.{subjects.cred(A)}",
+        "$JS.API.STREAM.MSG.GET.CTL",
+        "$JS.API.CONSUMER.CREATE.CTL.x",
+    ):
+        assert await service.publish(subject), subject
 
 
 EVERY_WRITE = sorted({subject for subjects_ in WRITES.values() for subject in subjects_})
@@ -149,7 +157,7 @@ POWERS = [
     *(
         f"$JS.API.STREAM.{verb}.{stream}"
         for verb in ("CREATE", "UPDATE", "DELETE", "PURGE", "MSG.DELETE", "SNAPSHOT", "RESTORE")
-        for stream in ("CTL", "REPORTS", "NODES", "HELD")
+        for stream in ("CTL", "LEASES", "REPORTS", "NODES", "HELD")
     ),
     "$JS.API.STREAM.CREATE.EVIL",
     "$JS.API.CONSUMER.DURABLE.CREATE.CTL.x",

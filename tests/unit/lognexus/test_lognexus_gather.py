@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
+from aegis_lognexus.evidence import Log
 from aegis_lognexus.judging import PER_LOG, gather, read_logs
 from aegis_lognexus.store import LogStore
 from aegis_lognexus.verdict import decide
+from aegis_lognexus.where import Places, local_ranks
 from aegis_proto.logs import LogBatch, LogLine
 from aegis_proto.messages import JobEvent
-from aegis_proto.state import JobState, Pod
 from harness.site import job_state
 from log_batches import JOB, T0, batch
 
@@ -22,10 +22,7 @@ def event(kind: str, pod: str = "", cause: str = "", message: str = "", *, incar
     return JobEvent("id", JOB, "default", kind, at, incarnation, 5, "Troubleshooting", cause, pod, node, message=message, counted=counted)
 
 
-def state(nproc: int = 2) -> JobState:
-    made = job_state(JOB, "uid", workers=3)
-    pods = tuple(Pod("", f"n{i}") for i in range(3))
-    return JobState(made.head, (pods,), msgspec.structs.replace(made.spec, nprocPerNode=nproc))
+THERE = Places(job_state(JOB, "uid", workers=3).head, ("n0", "n1", "n2"))
 
 
 def test_failed_checks_and_losses_of_this_incarnation_become_evidence() -> None:
@@ -37,7 +34,8 @@ def test_failed_checks_and_losses_of_this_incarnation_become_evidence() -> None:
         event("check", "w0", "check", "no check at all"),
         event("moved", "", "moved", "the count goes"),
     ]
-    failure = gather(counted, events, state(), ((), False))
+    seen = tuple(Log(pod, rank) for pod, rank in (("w0", 0), ("w0", 1), ("w2", 5)))
+    failure = gather(counted, events, THERE, (seen, False))
     assert [(check.pod, check.node, check.result.CheckType, check.result.Result) for check in failure.checks] == [("w2", "n2", "gpu", "7 of 8 GPUs")]
     assert [(loss.pod, loss.reason, loss.platform) for loss in failure.losses] == [("w1", "signal", False)]
     where = [(worker.pod, worker.node, worker.ranks) for worker in failure.workers]
@@ -68,3 +66,11 @@ def test_only_the_lines_of_the_failed_incarnation_are_read_and_repeated_symptoms
     assert (log.found[-1].text, log.found[-1].n) == ("ValueError: now", PER_LOG + 51)
     assert read_logs(tmp_path / "jobs" / "nothing", 1) == ((), False)
     store.close()
+
+
+def test_how_many_ranks_a_worker_has_is_told_by_where_they_were_seen() -> None:
+    assert local_ranks([]) == 1 and local_ranks([("w0", -1), ("x", 7)]) == 1
+    assert local_ranks([("w0", 0), ("w1", 1), ("w2", 2)]) == 1
+    assert local_ranks([("w0", 0), ("w1", 8), ("w3", 31)]) == 8
+    assert local_ranks([("w0", 0), ("w0", 1), ("w0", 2)]) == 3
+    assert local_ranks([("w0", 900), ("w1", 0)]) == 1  # nobody's layout: a tenant may say anything

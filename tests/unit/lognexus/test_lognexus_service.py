@@ -149,7 +149,7 @@ async def test_replicas_share_the_jobs_and_a_survivor_has_all_lines_of_those_it_
     first, second = await start(url, "logs-1"), await start(url, "logs-2")
 
     async def both_live() -> bool:
-        return len(await bus.get_many("CTL", [subjects.lease("*")])) == 2
+        return len(await bus.get_many("LEASES", [subjects.lease("*")])) == 2
 
     await until(both_live, 20, "two leases")
     workers = [Worker(bus, job, "w0") for job in jobs]
