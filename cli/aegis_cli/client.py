@@ -16,7 +16,7 @@ from aegis_bus import errors
 from aegis_bus.connection import Bus
 from aegis_bus.identity import Identity
 from aegis_proto import api, api_nodes, subjects
-from aegis_proto.logs import LogsAnswer, LogsQuery, VerdictsAnswer, VerdictsQuery
+from aegis_proto.logs import LogsAnswer, LogsQuery
 from aegis_proto.messages import BadMessage, Verdict, encode
 
 from aegis_cli.context import Target, resolve
@@ -156,11 +156,9 @@ class Client:
 
     async def verdicts(self, job: str) -> tuple[Verdict, ...]:
         """What lognexus found about the failures of a job; none where it does not run."""
-        try:
-            subject = subjects.rpc_query("lognexus", "verdicts", self.scope)
-            return read_reply(VerdictsAnswer, await self.bus.request(subject, encode(VerdictsQuery(job)), timeout=min(self.timeout, 3.0))).items
-        except (errors.BusError, CliError):
-            return ()
+        from aegis_cli.verdicts import asked
+
+        return await asked(self, job) or ()
 
     async def act_nodes(self, verb: str, scope: str, request: object, reply: type[T]) -> T:
         """A wish about nodes: operators only."""

@@ -15,7 +15,7 @@ from types import TracebackType
 import msgspec
 from aegis_proto import api, api_nodes
 from aegis_proto.ids import is_id
-from aegis_proto.messages import JobEvent
+from aegis_proto.messages import JobEvent, Verdict
 
 from aegis_cli import times
 from aegis_cli.client import Client, target_of
@@ -34,6 +34,7 @@ class Run(msgspec.Struct, frozen=True):
     detail: api.JobDetail
     events: tuple[JobEvent, ...]
     v: int = 1
+    verdicts: tuple[Verdict, ...] = ()
 
 
 def folder(environ: Mapping[str, str] | None = None) -> Path:
@@ -114,6 +115,10 @@ class Past:
     async def pending(self, job: str) -> api_nodes.JobPending | None:
         return None
 
+    async def verdicts(self, job: str) -> tuple[Verdict, ...]:
+        run = find(job)
+        return run.verdicts if run is not None else ()
+
 
 class Lasting(Client):
     """The client of the stack of this machine; a job that this stack does not know may be one of the last runs before it."""
@@ -140,6 +145,9 @@ class Lasting(Client):
     async def pending(self, job: str) -> api_nodes.JobPending | None:
         return None if job in self._kept else await super().pending(job)
 
+    async def verdicts(self, job: str) -> tuple[Verdict, ...]:
+        return await (Past(self.note).verdicts(job) if job in self._kept else super().verdicts(job))
+
 
 def reading(env: Env) -> Client | Past:
     """Whom `job ls|show|why|events` ask: the bus that is meant; without any, what is kept of the last runs. E101 when there is neither."""
@@ -154,6 +162,6 @@ def reading(env: Env) -> Client | Past:
     return client
 
 
-def of(detail: api.JobDetail, events: Sequence[JobEvent], now: float) -> Run:
+def of(detail: api.JobDetail, events: Sequence[JobEvent], now: float, verdicts: Sequence[Verdict] = ()) -> Run:
     """A run as it ended at `now` (seconds since 1970)."""
-    return Run(round(now * 1000), detail, tuple(events))
+    return Run(round(now * 1000), detail, tuple(events), verdicts=tuple(verdicts))

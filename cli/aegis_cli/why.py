@@ -50,7 +50,12 @@ def explain(
     verdicts: Sequence[Verdict] = (),
 ) -> Explanation:
     """Events first; transitions that no event tells (the head keeps the last 16) fill the gaps. Verdicts stand where they were found."""
-    lines = [_of_event(event) for event in events if timeline or event.counted or event.cause or event.type != "progress"]
+    judged = {verdict.incarnation for verdict in verdicts}
+    lines = [
+        _of_event(event)
+        for event in events
+        if (timeline or event.counted or event.cause or event.type != "progress") and not (event.type == "verdict" and event.incarnation in judged)
+    ]
     if not lines:
         lines = [
             Line(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -12,10 +13,11 @@ import typer
 from aegis_bus.errors import BusError
 from aegis_proto import api
 from aegis_proto.job import duration
+from aegis_proto.messages import Verdict
 from aegis_proto.phases import Phase
 from aegis_proto.times import rfc3339
 
-from aegis_cli import outcome, past, screen, several, spec, times, why
+from aegis_cli import outcome, past, screen, several, spec, times, verdicts, why
 from aegis_cli.client import Client, target_of
 from aegis_cli.client import run as run_async
 from aegis_cli.commands import jobact, logs
@@ -58,15 +60,8 @@ WORKERS = [
 ]
 
 
-def chinese(detail: api.JobDetail) -> str:
-    """The sentence of the user's side, as the platform shows it."""
-    job = detail.summary
-    used = min(job.recoverCount, job.maxRetry)
-    return f"您的最大重启次数为 {job.maxRetry} 次,目前已重启 {used} 次;当发现硬件问题,系统将自动帮您重调度,目前已发生 {job.errorNodes} 次"
-
-
-def header(detail: api.JobDetail, lang: str = "en") -> str:
-    """The first lines of `job show`."""
+def header(detail: api.JobDetail, lang: str = "en", found: Sequence[Verdict] = ()) -> str:
+    """The first lines of `job show`. `found`: verdicts, the last one is told."""
     job = detail.summary
     since = (job.phaseSince or job.createdAt) / 1000
     first = f"Job {job.job}   {job.phase} for {age(time.time() - since)}   incarnation {job.incarnation}"
@@ -76,16 +71,13 @@ def header(detail: api.JobDetail, lang: str = "en") -> str:
         first += "   plain: without Aegis"
     if job.suspended:
         first += "   suspended"
-    lines = [first]
-    if lang == "zh":
-        lines.append(chinese(detail))
-    else:
-        text = f"Restarts used {min(job.recoverCount, job.maxRetry)} of {job.maxRetry}, retries {detail.retries}."
+    lines = [first, verdicts.budget(detail, lang)]
+    if lang == "en":
+        lines[-1] += f"  Retries {detail.retries}."
         if job.errorNodes:
-            text += f"  Left {job.errorNodes} node{'s' if job.errorNodes > 1 else ''}: " + ", ".join(
-                f"{n.name} ({n.reason})" for n in detail.errorNodes[:4]
-            )
-        lines.append(text)
+            lines[-1] += "  Left: " + ", ".join(f"{n.name} ({n.reason})" for n in detail.errorNodes[:4])
+    if said := verdicts.sentence(found, lang):
+        lines.append(said)
     if detail.waiting:
         lines.append(f"Waiting: {detail.waiting}")
     if job.failedReason:
@@ -203,6 +195,7 @@ def _reading(group: typer.Typer) -> None:
                             continue
                         last[detail.summary.job] = detail.seq
                         rows = list(detail.workers)
+                        told = await client.verdicts(detail.summary.job) if detail.summary.recoverCount else ()
                         while detail.moreWorkers and workers and isinstance(client, Client):
                             more = await client.query("job", api.JobRequest(job=detail.summary.job, firstWorker=len(rows)), api.JobDetail)
                             rows += more.workers
@@ -211,7 +204,7 @@ def _reading(group: typer.Typer) -> None:
                         if env.watch and env.out.machine:
                             env.out.line("Job", detail, "")
                         else:
-                            text = header(detail, lang) + ("\n" + table(rows, WORKERS, env.out.form == "wide") if workers and rows else "")
+                            text = header(detail, lang, told) + ("\n" + table(rows, WORKERS, env.out.form == "wide") if workers and rows else "")
                             env.out.document("Job", detail, text, detail.summary.job)
                     if not env.watch or isinstance(client, past.Past):
                         return several.report(env.out, errors)
@@ -282,8 +275,8 @@ def _reading(group: typer.Typer) -> None:
                     pending = await client.pending(detail.summary.job)
                 except (CliError, BusError):
                     pending = None
-                verdicts = await client.verdicts(detail.summary.job) if isinstance(client, Client) else ()
-                return why.explain(detail, [item.event for item in found.items], pending, incarnation, timeline, verdicts=verdicts)
+                told = await client.verdicts(detail.summary.job)
+                return why.explain(detail, [item.event for item in found.items], pending, incarnation, timeline, verdicts=told)
 
         explanation = run_async(work())
         env.out.document("Explanation", explanation, why.render(explanation, evidence), explanation.job)

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -14,11 +15,11 @@ from typing import Annotated
 import typer
 from aegis_bus.errors import BusError
 from aegis_proto import api
-from aegis_proto.messages import JobEvent
-from aegis_proto.phases import Phase
+from aegis_proto.messages import JobEvent, Verdict
+from aegis_proto.phases import FailedReason, Phase
 from aegis_proto.state import JobSpec
 
-from aegis_cli import outcome, past, spec
+from aegis_cli import outcome, past, spec, verdicts
 from aegis_cli.client import Client
 from aegis_cli.client import run as run_async
 from aegis_cli.commands.settings import configuration
@@ -175,12 +176,15 @@ async def _run(env: Env, start: Start, stack: stacks.Stack | None, detach: bool,
             detail, events = await _watch(env, client, start, stack, signals)
         if report is not None:
             write_report(report, outcome.report(detail, events, signals.first))
+        found = await verdicts.of_the_end(client, detail)
         if stack is not None:
-            await keep_record(client, detail)
+            await keep_record(client, detail, found)
         note_checkpoint(env, start.spec, detail)
         error = outcome.problem(detail, signals.first)
         if error is not None:
             env.out.error(error)
+            if found and detail.summary.failedReason == FailedReason.BUDGET:
+                env.out.note(verdicts.sentence(found))
         if env.out.machine:
             env.out.document("RunReport", outcome.report(detail, events, signals.first))
         return outcome.exit_code(detail, signals.first)
@@ -229,14 +233,14 @@ async def _watch(env: Env, client: Client, start: Start, stack: stacks.Stack | N
     return model.detail, model.events
 
 
-async def keep_record(client: Client, detail: api.JobDetail) -> None:
+async def keep_record(client: Client, detail: api.JobDetail, found: Sequence[Verdict] = ()) -> None:
     """For `aegis job why` when the stack of this run has gone."""
     try:
         detail = await client.job(detail.summary.job)
         events = [item.event for item in (await client.events(detail.summary.job)).items]
     except (BusError, CliError):
         events = []
-    past.keep(past.of(detail, events, time.time()))
+    past.keep(past.of(detail, events, time.time(), found))
 
 
 def check_report(path: Path) -> None:

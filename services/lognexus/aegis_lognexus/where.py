@@ -6,15 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import msgspec
 from aegis_bus.connection import Bus
 from aegis_bus.errors import Unreadable
 from aegis_bus.jobstore import decode_head
-from aegis_proto import subjects
+from aegis_proto import shards, subjects
 from aegis_proto.ids import pod_index
-from aegis_proto.state import SHARD, Head, Pod
+from aegis_proto.messages import BadMessage
+from aegis_proto.state import SHARD, Head
 
-_shard = msgspec.json.Decoder(tuple[Pod, ...])
 MOST_RANKS = 1024
 """Local ranks of one worker."""
 
@@ -37,8 +36,8 @@ async def places(bus: Bus, job: str) -> Places | None:
     for k in range(-(-head.workerNum // SHARD)):
         shard = await bus.get("CTL", subjects.job_pods(job, k))
         try:
-            pods = _shard.decode(shard.data) if shard is not None and not shard.marker else ()
-        except msgspec.MsgspecError as error:
+            pods = shards.decode(shard.data) if shard is not None and not shard.marker else ()
+        except BadMessage as error:
             raise Unreadable(f"job {job}: shard {k} is not readable: {error}") from None
         nodes += [pod.node for pod in pods]
     return Places(head, tuple((nodes + [""] * head.workerNum)[: head.workerNum]))

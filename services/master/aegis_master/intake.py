@@ -98,6 +98,8 @@ class Taken:
     peer_error: int = -1
     """Place that reports Error or hang."""
     word: PlatformWord | None = None
+    notes: tuple[ev.Note, ...] = ()
+    """What is told to people of it; the state stays."""
     look: Look | None = None
     marks: int = -1
     """Place that its own worker marks, or whose mark it withdraws: not ours to take away."""

@@ -192,9 +192,8 @@ async def test_a_failure_is_judged_once_also_when_it_was_missed(bus: Bus, nats_s
     process = await start(nats_server.url)
     verdict = await verdict_of(bus, A, 0)
     assert (verdict.cause, verdict.suspects) == ("storage", ("w1/r1",))
-    await until(
-        lambda: '"events":' in (process.store / "cursor.json").read_text() and '"events":0' not in (process.store / "cursor.json").read_text(), 10
-    )
+    cursor = process.store / "cursor.json"
+    await until(lambda: cursor.exists() and '"events":' in cursor.read_text() and '"events":0' not in cursor.read_text(), 10)
     await process.kill9()
     await process.start()
     await bus.publish(subjects.job_event(A), counted(A, 1))

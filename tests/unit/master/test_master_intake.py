@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from aegis_master import events as ev
 from aegis_master import intake, machine
+from aegis_master.publish import note_event
 from aegis_proto import messages
 from aegis_proto.messages import AckData, CheckResponse, ErrorData, Fact, FinishData, HangData, Message, PendingData, StoppedData
 from aegis_proto.phases import FactKind, LostReason, MessageType, Phase
@@ -270,3 +271,25 @@ def test_nothing_that_a_terminal_obeys_comes_from_a_tenant_into_the_story() -> N
     assert len(said) == 5
     assert all(ord(char) >= 32 and char not in "\x7f\u202e" for event in said for char in str(event))
     assert not any("\\x1b" in repr(event) for event in said)
+
+
+def test_a_verdict_is_told_to_people_and_changes_nothing() -> None:
+    state = running()
+    fact = Fact(
+        FactKind.VERDICT,
+        UID,
+        message="w1/r1: GPU hardware\x1b[2J",
+        who="lognexus",
+        at=4000,
+        settings={"cause": "gpu_hw", "incarnation": "0", "zh": "GPU 硬件故障"},
+    )
+    taken = intake.take(state, f"aegis.job.{JOB}.fact.job", messages.encode(fact), 5000)
+    assert not taken.events and not taken.bad
+    (note,) = taken.notes
+    event = note_event(state.head, note, 0)
+    assert (event.type, event.cause, event.incarnation, event.messageZh) == ("verdict", "gpu_hw", 0, "GPU 硬件故障")
+    assert event.message == "w1/r1: GPU hardware [2J" and not event.counted
+    odd = intake.take(state, f"aegis.job.{JOB}.fact.job", messages.encode(msgspec.structs.replace(fact, settings={"incarnation": "999"})), 5000)
+    assert odd.notes[0].details["incarnation"] == "0"
+    other = intake.take(state, f"aegis.job.{JOB}.fact.job", messages.encode(msgspec.structs.replace(fact, uid="another")), 5000)
+    assert not other.notes
