@@ -1,4 +1,4 @@
-"""One of several replicas does a thing: `aegis.lease.<name>` in CTL, held by compare-and-set and a TTL, renewed every third of it.
+"""One of several replicas does a thing: `aegis.lease.<name>` in LEASES, held by compare-and-set and a TTL, renewed every third of it.
 
 At most one holds it, as long as no clock runs away: the holder lets go by its own clock before the server forgets the record, and takes or renews
 only the record it last saw. What must not be done twice at any price needs a fence of its own; this is for work that would only be wasted.

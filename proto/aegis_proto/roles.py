@@ -142,7 +142,8 @@ SERVICES: dict[str, dict[str, Any]] = {
         pub_allow=_role(
             ["aegis.verdict.netmon.*.*", "aegis.lease.*", "aegis.dlq.netmon.*.*", "$JS.API.INFO", "$JS.API.STREAM.INFO.CTL"],
             # By subject only: in CTL lie specifications too, with what users put into the environment.
-            [f"$JS.API.DIRECT.GET.CTL.{subject}" for subject in ("aegis.era", "aegis.job.*.state", "aegis.job.*.pods.*", "aegis.lease.*")],
+            [f"$JS.API.DIRECT.GET.CTL.{subject}" for subject in ("aegis.era", "aegis.job.*.state", "aegis.job.*.pods.*")],
+            _gets("LEASES"),
             _reads("METRICS"),
             _gets("EVENTS"),
             _reads("EVENTS"),

@@ -53,7 +53,7 @@ GETS = {
     "jobcontroller": ["CTL", "NODES", "FLEET", "HELD"],
     "lognexus": ["LEASES", "EVENTS"],
     "lemon": ["NODES", "FLEET", "EVENTS", "STORY"],
-    "netmon": ["FLEET", "EVENTS"],
+    "netmon": ["LEASES", "FLEET", "EVENTS"],
 }
 HEARS = {
     "credentials": ["aegis.rpc.credentials.do.*.*", "aegis.view.job.*.state"],
