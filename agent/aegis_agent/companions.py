@@ -50,7 +50,13 @@ def _checkpoints(worker: Worker) -> Companion:
     return CheckpointWatch(worker)
 
 
-COMPANIONS: tuple[Callable[[Worker], Companion], ...] = (_evidence, _checkpoints)
+def _flight(worker: Worker) -> Companion:
+    from aegis_agent.flight import Flight
+
+    return Flight(worker)
+
+
+COMPANIONS: tuple[Callable[[Worker], Companion], ...] = (_evidence, _checkpoints, _flight)
 """Made in this order, once per worker. Imported when made: a bare command needs none of them."""
 
 

@@ -27,6 +27,14 @@ USERS_OWN = (
 """Names whose value the user's environment or job specification may set; ours is only a default."""
 
 
+FLIGHT_SIZE = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+FLIGHT_DUMP = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+FLIGHT_PIPE = ("TORCH_NCCL_DEBUG_INFO_PIPE_FILE",)
+FLIGHT_ON_TIMEOUT = ("TORCH_NCCL_DUMP_ON_TIMEOUT",)
+"""Variables of torch's flight recorder, the present name first. Only that is set by us (torch warns of the other); either is the user's."""
+FLIGHT_ENTRIES = "2000"
+
+
 @dataclass(frozen=True, slots=True)
 class RunPlan:
     """Where this worker stands in one run of the command. `index` of `workers` nodes, `nproc` local ranks; `address:port` is rank 0's store."""
@@ -44,6 +52,7 @@ class RunPlan:
     scope: str
     socket: str = ""
     error_dir: str = ""
+    flight_dir: str = ""
     namespace: str = ""
     node: str = ""
     user: Mapping[str, str] = field(default_factory=dict)  # env of the job specification
@@ -51,6 +60,16 @@ class RunPlan:
     @property
     def world(self) -> int:
         return self.workers * self.nproc
+
+    @property
+    def dump_prefix(self) -> str:
+        """Flight records of this run are written into `<prefix><rank>`."""
+        return f"{self.flight_dir}/rank_" if self.flight_dir else ""
+
+    @property
+    def pipe_prefix(self) -> str:
+        """A rank listens at `<prefix><rank>.pipe`."""
+        return f"{self.flight_dir}/ask_" if self.flight_dir else ""
 
     @property
     def run_id(self) -> str:
@@ -95,12 +114,20 @@ RANK_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_RANK
 TORCHELASTIC_NAMES = ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE")
 
 
+def _flight(base: Mapping[str, str], plan: RunPlan) -> dict[str, str]:
+    """Defaults of the flight recorder; none where the user has set one of its names."""
+    if not plan.flight_dir:
+        return {}
+    wanted = ((FLIGHT_SIZE, FLIGHT_ENTRIES), (FLIGHT_DUMP, plan.dump_prefix), (FLIGHT_PIPE, plan.pipe_prefix), (FLIGHT_ON_TIMEOUT, "1"))
+    return {names[0]: value for names, value in wanted if not any(name in base for name in names)}
+
+
 def rank_environment(environ: Mapping[str, str], plan: RunPlan, local_rank: int) -> dict[str, str]:
     """Environment of one rank (0 <= local_rank < nproc)."""
     base = without_secrets(environ)
     base.update(plan.user)
     rank = plan.index * plan.nproc + local_rank
-    defaults = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
+    defaults = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", **_flight(base, plan)}
     if plan.nproc > 1:
         defaults["OMP_NUM_THREADS"] = "1"
     if plan.error_dir:
@@ -133,7 +160,7 @@ def nested_environment(environ: Mapping[str, str], plan: RunPlan, nested: Nested
     for name in (*RANK_NAMES, *TORCHELASTIC_NAMES):
         base.pop(name, None)
     ours = {"NODE_RANK": str(plan.index), "MASTER_ADDR": plan.address, "MASTER_PORT": str(plan.port)}
-    return _merge(base, {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}, {**ours, **(_pet(plan) if nested.pet else {}), **_own(plan)})
+    return _merge(base, {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", **_flight(base, plan)}, {**ours, **(_pet(plan) if nested.pet else {}), **_own(plan)})
 
 
 def bare_environment(environ: Mapping[str, str], scope: str, user: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -133,7 +133,7 @@ class Evidence(Companion):
     async def _take(self, run: Run) -> None:
         worker = self.worker
         environ = {**worker.exec.environ, **run.plan.user}
-        if prefix := environ.get(PIPE_VARIABLE):
+        if prefix := environ.get(PIPE_VARIABLE) or run.plan.pipe_prefix:
             asked = ask_for_flight_records(prefix)
             worker.exec.say(f"{asked} ranks were asked for their flight records")
         py_spy = find_py_spy(environ.get("PATH"))

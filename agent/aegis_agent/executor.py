@@ -21,7 +21,7 @@ from aegis_proto.ids import pod_index
 from aegis_agent import ports
 from aegis_agent.control import Answer, ControlSocket, Request, socket_path
 from aegis_agent.env import RunPlan
-from aegis_agent.handover import EXIT_FILE, LOG_DIR, Exit, Status, WorkerTask, now_ms, write_exit, write_status
+from aegis_agent.handover import EXIT_FILE, FLIGHT_DIR, LOG_DIR, Exit, Status, WorkerTask, now_ms, write_exit, write_status
 from aegis_agent.output import Sink, with_time
 from aegis_agent.progress import Progress
 from aegis_agent.reaper import Reaper
@@ -130,6 +130,7 @@ class Executor:
             scope=scope_id(task.uid or f"local-{os.getpid()}", task.pod, task.attempt, incarnation),
             socket=str(self._control.path) if self._control is not None else "",
             error_dir=str(self.state_dir / LOG_DIR / str(incarnation)) if self.state_dir is not None else "",
+            flight_dir=self._flight_dir(incarnation) if task.job else "",
             namespace=task.namespace if task.job else "",
             node=task.node,
             user=spec.env,
@@ -160,6 +161,17 @@ class Executor:
         self.run.watch = lambda lines: progress.printed(lines, time.monotonic())
         self.run.start()
         return self.run
+
+    def _flight_dir(self, incarnation: int) -> str:
+        """Where the flight records of a run go; "" where there is no place for them."""
+        if self.state_dir is None:
+            return ""
+        folder = self.state_dir / FLIGHT_DIR / str(incarnation)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            return ""
+        return str(folder)
 
     def start_plain(self) -> Run:
         """Start the command without Aegis: ranks from what the platform alone says; where it says nothing, the environment is left as it is."""

@@ -19,6 +19,7 @@ EXIT_FILE = "exit.json"
 STATUS_FILE = "status.json"
 CONTROL_SOCKET = "control.sock"
 LOG_DIR = "logs"
+FLIGHT_DIR = "flight"
 
 REQUEUE = 75
 """Exit code: infrastructure; starting the worker again (a new attempt) may help."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 STREAM = "BLOBS"
 MAX_BYTES = 1 << 30
 MAX_RANK = 1_000_000
+MAX_RECORD = 64 << 20
+"""Bytes of one record, unpacked."""
 
 
 async def flight_report(bus: Bus, job: str, incarnation: int) -> Report | None:
@@ -70,13 +73,25 @@ def put_together(found: Iterable[tuple[str, BlobPiece]], incarnation: int) -> di
             blobs[subject].append(piece)
     dumps: dict[int, bytes] = {}
     for parts in blobs.values():
-        data = whole(parts)
+        data = _unpacked(whole(parts), parts[0].name)
         rank = parts[0].rank
         if data is not None:
             dumps[rank] = data
         else:
             dumps.setdefault(rank, b"")
     return dumps
+
+
+def _unpacked(data: bytes | None, name: str) -> bytes | None:
+    """A record as it was written; None for what was never whole, or grows too far."""
+    if data is None or not name.endswith(".zlib"):
+        return data
+    try:
+        unpacker = zlib.decompressobj()
+        out = unpacker.decompress(data, MAX_RECORD)
+        return out if unpacker.eof else None
+    except zlib.error:
+        return None
 
 
 def read(dumps: dict[int, bytes]) -> Report:
