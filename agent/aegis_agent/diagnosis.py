@@ -2,29 +2,57 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 
 from aegis_proto.phases import OrderPhase
+from aegis_proto.state import Order
 
 from aegis_agent import ports
-from aegis_agent.checks.registry import Context, run_round
+from aegis_agent.checks import meeting
+from aegis_agent.checks.registry import Context, accelerators, run_round
 from aegis_agent.executor import Executor
 from aegis_agent.scope import scope_id, scope_prefix
 from aegis_agent.training import Training
 from aegis_agent.writer import ReportWriter
 
+NOTHING_RUNS = 10.0
+"""Seconds between the first and the last worker of a round in which no command has to be stopped."""
 
-async def diagnose(executor: Executor, training: Training, write: ReportWriter, phase: OrderPhase, address: str) -> None:
+
+async def diagnose(executor: Executor, training: Training, write: ReportWriter, order: Order, *, phase: OrderPhase, address: str) -> None:
     """Answer one bootcheck or troubleshoot round. `address` is told to the others: rank 0's store is made there."""
     write.ack(phase)
     gone = await training.end()
-    task = executor.task
-    context = Context(scope_prefix(task.uid, task.pod, task.attempt), task.spec.cwd or os.getcwd(), os.getpid(), task.node)
+    task, spec = executor.task, executor.task.spec
+    context = Context(scope_prefix(task.uid, task.pod, task.attempt), spec.cwd or os.getcwd(), os.getpid(), task.node)
     scope = scope_id(task.uid, task.pod, task.attempt, "check")
     began = time.monotonic()
-    results = await run_round(executor.reaper, phase.value, context, executor.environ, scope=scope)
+    met = meeting.prepare(
+        task,
+        executor.environ,
+        index=executor.index,
+        host=order.masterAddr,
+        port=order.masterPort,
+        round_key=(write.era, order.incarnation, order.seqNum),
+        grace=NOTHING_RUNS if phase is OrderPhase.BOOTCHECK else NOTHING_RUNS + max(spec.stopGrace, order.grace),
+        gpus=accelerators(),
+    )
+    local = run_round(executor.reaper, phase.value, context, executor.environ, scope=scope)
+    if met is None:
+        results = await local
+    else:
+        both = await asyncio.gather(local, met.run(executor.reaper, scope, task.node))
+        results = [*both[0], *both[1]]
     failed = [f"{result.CheckType} failed: {result.Result}" for result in results if not result.Pass]
     executor.say(f"{phase.value}: {len(results)} checks in {time.monotonic() - began:.3f} s: {'; '.join(failed) or 'passed'}")
-    port = ports.free_port(task.spec.masterPortRange) if executor.index == 0 else 0
-    write.checked(phase, results, address=address, port=port, gone=gone)
+    port, check_port = two_ports(spec.masterPortRange) if executor.index == 0 else (0, 0)
+    write.checked(phase, results, address=address, port=port, check_port=check_port, gone=gone)
+
+
+def two_ports(span: tuple[int, int]) -> tuple[int, int]:
+    """A free port for the next run and another one for the next round of checks; 0 where there is none."""
+    first = ports.free_port(span)
+    second = ports.free_port(span)
+    return first, second if second != first else 0

@@ -43,7 +43,8 @@ class Presence:
 
     def say(self) -> None:
         self._at, self._said = time.monotonic(), self.write.rank
-        self.write.pending(self.exec.run, self.address())
+        port = ports.free_port(self.exec.task.spec.masterPortRange) if self.exec.index == 0 else 0
+        self.write.pending(self.exec.run, self.address(), port)
 
     def say_again(self, now: float) -> None:
         """Say it again when nothing has named us for a while."""

@@ -204,7 +204,7 @@ class Worker:
 
     async def _obey(self, phase: OrderPhase, order: Order) -> None:
         if phase in (OrderPhase.BOOTCHECK, OrderPhase.TROUBLESHOOT):
-            await diagnose(self.exec, self.training, self.write, phase, self.presence.address())
+            await diagnose(self.exec, self.training, self.write, order, phase=phase, address=self.presence.address())
         elif phase is OrderPhase.COMMAND:
             await self.training.command(order)
         elif phase is OrderPhase.STOP:

@@ -38,7 +38,7 @@ class ReportWriter:
         self.era = ""
         self.rank = Rank()
 
-    def pending(self, run: Run | None, address: str) -> None:
+    def pending(self, run: Run | None, address: str, check_port: int = 0) -> None:
         """ "I am here", with what runs: a new era of the store adopts a training that never stopped."""
         data = PendingData(
             podIP=address,
@@ -47,6 +47,7 @@ class ReportWriter:
             incarnation=run.plan.incarnation if run is not None else -1,
             exitCode=exit_code(run),
             stopped=run.plan.incarnation if run is not None and run.gone is not None and run.gone.clean else -1,
+            checkPort=check_port,
         )
         self._put(ReportKind.PENDING, MessageType.ACK, "", data)
 
@@ -58,8 +59,8 @@ class ReportWriter:
         data = StoppedData(incarnation=incarnation, clean=clean, leaving=leaving, exitCode=exit_code(run), reason=reason)
         self._put(ReportKind.STOPPED, MessageType.ACK, OrderPhase.STOP.value, data)
 
-    def checked(self, phase: OrderPhase, results: list[CheckResult], *, address: str, port: int, gone: bool) -> None:
-        response = CheckResponse(results=tuple(results), addr=address, port=port, treeGone=gone)
+    def checked(self, phase: OrderPhase, results: list[CheckResult], *, address: str, port: int, check_port: int, gone: bool) -> None:
+        response = CheckResponse(results=tuple(results), addr=address, port=port, treeGone=gone, checkPort=check_port)
         self._put(ReportKind.FINISH, MessageType.FINISH, phase.value, response)
 
     def notice(self, phase: OrderPhase, grace: float) -> None:

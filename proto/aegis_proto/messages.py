@@ -55,6 +55,8 @@ class PendingData(msgspec.Struct, frozen=True, omit_defaults=True):
     exitCode: Number | None = None
     podUid: str = ""
     stopped: Number = -1
+    checkPort: Number = 0
+    """Of w0: a port where the workers could meet for the checks of a round; 0 = none."""
 
 
 class AckData(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -83,6 +85,8 @@ class CheckResponse(msgspec.Struct, frozen=True, omit_defaults=True):
     addr: str = ""
     port: Number = 0
     treeGone: bool = True
+    checkPort: Number = 0
+    """Of w0: where the workers could meet in the next round of checks."""
 
 
 class FinishData(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -57,6 +57,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True):
     attempts: tuple[tuple[int, int], ...] = ()
     exceptions: dict[str, OrderPhase] = {}
     masterAddr: str = ""
+    """Where rank 0 listens: its store in a run, in a round of checks where all workers meet."""
     masterPort: int = 0
     exitCode: int = 0
     """With `quit`: the code the agents leave with."""
@@ -144,6 +145,8 @@ class Pod(msgspec.Struct, frozen=True, array_like=True):
     """The boot before this one: its late "I am here" is no news."""
     placed: bool = False
     """The platform confirms that the present attempt's agent runs (or the agent said so itself)."""
+    pairs: tuple[tuple[int, float], ...] = ()
+    """(place, speed as a share of the peers' median; 0 = failed) of each test with one other worker in the present round; at most 8."""
 
     @property
     def present(self) -> bool:
@@ -238,6 +241,9 @@ class Head(msgspec.Struct, frozen=True):
     suspended: bool = False
     masterAddr: str = ""
     masterPort: int = 0
+    checkAddr: str = ""
+    checkPort: int = 0
+    """Where the workers meet for the next round of checks; 0 = nowhere."""
     deadline: Deadline | None = None
     counts: dict[str, int] = {}
     """Pods per innerPhase."""

@@ -70,8 +70,8 @@ def aligned_early(put: Put) -> None:
     """Counts are aligned when the diagnosis begins, not when the command runs again."""
     enter = aegis_master.rounds._enter
 
-    def enters_aligned(draft: Draft, target: Phase, *args: Any) -> None:
-        enter(draft, target, *args)
+    def enters_aligned(draft: Draft, target: Phase, *args: Any, **more: Any) -> None:
+        enter(draft, target, *args, **more)
         if target is Phase.TROUBLESHOOTING:
             draft.each(lambda pod: aegis_master.counting.aligned(pod, draft.head.recoverCount))
 

@@ -1,28 +1,21 @@
-"""Checks of a worker: what there is (a table), and how one is run: as a killable process with a deadline, whose last line of output is its result.
+"""Checks of a worker by itself: what there is (a table), and which of it a round runs. Those for which the workers meet: `meeting`.
 
-A check is a module with `main`: it reads a `Context` as JSON on stdin and writes one JSON line {"pass", "result", "code", "values"}. A check that
-does not answer in time, or dies, is a finding, not an error.
+A check is a module with `main`: it reads a `Context` as JSON on stdin and writes one JSON line {"pass", "result", "code", "values"}.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
-import socket
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from aegis_proto.messages import CheckResult
 
-from aegis_agent.env import without_secrets
+from aegis_agent.checks.running import Program, run_program
 from aegis_agent.reaper import Reaper
-from aegis_agent.scope import VARIABLE, end_scope
-
-log = logging.getLogger(__name__)
 
 
 def always() -> bool:
@@ -90,9 +83,6 @@ CHECKS: tuple[Check, ...] = (
     Check("memory", "aegis_agent.checks.memory", 10.0, (), "errors of the host's memory (EDAC), machine checks"),
     Check("contention", "aegis_agent.checks.contention", 10.0, (), "what neighbours take: pressure, stolen time, throttling (warns, never fails)"),
 )
-MOST_OUTPUT = 1 << 20
-"""Bytes a check may print; one that prints more is ended."""
-MOST_VALUES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,75 +101,8 @@ def named(name: str) -> Check | None:
 
 async def run_check(reaper: Reaper, check: Check, context: Context, environ: Mapping[str, str], scope: str) -> CheckResult:
     """Run one check. Always returns a result; on cancellation its processes are ended first."""
-    begun = time.monotonic()
-    ours, theirs = socket.socketpair()
-    reader, writer = await asyncio.open_unix_connection(sock=ours, limit=1 << 20)
-    told = os.memfd_create("context", os.MFD_CLOEXEC)  # not the socket: one that closes it unread would take its own answer along
-    os.write(told, json.dumps(asdict(context)).encode() + b"\n")
-    os.lseek(told, 0, os.SEEK_SET)
-    output, size = b"", 0
-    child = None
-    code, note = "", ""
-    try:
-        env = {**without_secrets(environ), VARIABLE: scope}
-        child = reaper.spawn([sys.executable, "-m", check.module], env=env, stdin=told, stdout=theirs.fileno(), stderr=theirs.fileno(), helper=True)
-        theirs.close()
-        async with asyncio.timeout(check.deadline):
-            while chunk := await reader.read(65536):
-                size += len(chunk)
-                output = (output + chunk)[-65536:]
-                if size > MOST_OUTPUT:
-                    raise OverflowError
-            status = await asyncio.shield(child.exit)
-        if status != 0:
-            code, note = "crashed", f"the check ended with {status}"
-    except TimeoutError:
-        code, note = "timeout", f"no answer within {check.deadline:g} s"
-    except OverflowError:
-        code, note = "tooMuchOutput", f"the check printed more than {MOST_OUTPUT >> 20} MiB"
-    except OSError as error:
-        code, note = "cannotRun", str(error)
-    finally:
-        os.close(told)
-        theirs.close()
-        writer.close()
-        if child is not None and child.alive:
-            child.signal_group(9)
-            await asyncio.shield(end_scope(scope, whole=True, limit=5.0))
-    return _result(check, output, code=code, note=note, seconds=time.monotonic() - begun, node=context.node)
-
-
-def _result(check: Check, output: bytes, *, code: str, note: str, seconds: float, node: str) -> CheckResult:
-    lines = output.decode("utf-8", "replace").strip().splitlines()
-    answer: dict[str, object] = {}
-    try:
-        answer = json.loads(lines[-1]) if lines else {}
-    except (ValueError, RecursionError):
-        pass
-    if not isinstance(answer, dict) or not isinstance(answer.get("pass"), bool):
-        answer = {"pass": False, "result": note or (lines[-1] if lines else "no answer"), "code": code or "crashed"}
-    if code:
-        last = lines[-1] if lines and code == "crashed" and not answer.get("values") else ""
-        answer |= {"pass": False, "code": code, "result": f"{note}: {last}" if last else note}
-    values = answer.get("values")
-    return CheckResult(
-        CheckType=check.name,
-        Pass=bool(answer["pass"]),
-        Result=str(answer.get("result", ""))[:2000],
-        TimeStamp=time.time_ns() // 1_000_000,
-        duration=round(seconds, 4),
-        node=node,
-        code=str(answer.get("code", ""))[:80],
-        values=numbers(values),
-    )
-
-
-def numbers(values: object) -> dict[str, float]:
-    """The finite numbers of what a check gave as values, at most MOST_VALUES."""
-    if not isinstance(values, dict):
-        return {}
-    good = {str(key)[:80]: float(value) for key, value in values.items() if isinstance(value, int | float) and abs(value) < 1e300}
-    return dict(list(good.items())[:MOST_VALUES])
+    program = Program([sys.executable, "-m", check.module], json.dumps(asdict(context)).encode(), ((check.name, check.deadline),))
+    return (await run_program(reaper, program, environ, scope, context.node))[0]
 
 
 async def run_round(

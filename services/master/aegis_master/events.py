@@ -24,6 +24,7 @@ class PodReady:
     running: bool = False
     incarnation: int = -1
     stopped: int = -1
+    check_port: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ class Finished:
     exit_code: int = 0
     tree_gone: bool = True
     step: int = -1
+    check_port: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,6 +164,7 @@ def _report(state: JobState, pod_name: str, kind_name: str, data: bytes, time_ms
             running=body.running,
             incarnation=body.incarnation,
             stopped=body.stopped,
+            check_port=body.checkPort,
         )
         return Taken((ready,), heard=index)
     if message.attempt != pod.attempt:
@@ -216,7 +217,15 @@ def _of_present(state: JobState, index: int, message: Message, body: msgspec.Str
         return Taken((ev.Acked(*who, seq_num=message.seqNum),), heard=index)
     round_ = (message.incarnation, message.seqNum)
     if isinstance(body, CheckResponse):
-        finished = ev.Finished(*who, *round_, results=tuple(map(_shown, body.results)), addr=body.addr, port=body.port, tree_gone=body.treeGone)
+        finished = ev.Finished(
+            *who,
+            *round_,
+            results=tuple(map(_shown, body.results)),
+            addr=body.addr,
+            port=body.port,
+            tree_gone=body.treeGone,
+            check_port=body.checkPort,
+        )
         return Taken((finished,), heard=index)
     if isinstance(body, FinishData):
         return Taken((ev.Finished(*who, *round_, exit_code=body.exitCode, step=body.step),), heard=index)

@@ -24,6 +24,7 @@ ORDER_OF: dict[Phase, OrderPhase] = {
     Phase.FAILED: OrderPhase.QUIT,
 }
 """What entering a phase orders, unless said otherwise."""
+CHECKS = (OrderPhase.BOOTCHECK, OrderPhase.TROUBLESHOOT)
 
 
 def attempts(shards: tuple[tuple[Pod, ...], ...]) -> tuple[tuple[int, int], ...]:
@@ -31,13 +32,19 @@ def attempts(shards: tuple[tuple[Pod, ...], ...]) -> tuple[tuple[int, int], ...]
     return tuple((attempt, sum(1 for _ in run)) for attempt, run in groupby(pod.attempt for shard in shards for pod in shard))
 
 
-def give(draft: Draft, phase: OrderPhase) -> None:
-    """A new order to all; pods on their way out get `hangWithQuit` instead (not in an order that ends or frees all)."""
+def give(draft: Draft, phase: OrderPhase, *, meets: bool = True) -> None:
+    """A new order to all; pods on their way out get `hangWithQuit` instead (not in an order that ends or frees all).
+
+    A round of checks names where the workers meet for tests with each other, unless it `meets` not.
+    """
     head = draft.head
     exceptions: dict[str, OrderPhase] = {}
     if head.tally.quitting and phase not in (OrderPhase.QUIT, OrderPhase.PLAIN):
         exceptions = {pod_name(i): OrderPhase.HANG_WITH_QUIT for i in draft.where(lambda pod: pod.toQuit)}
     seq_num = head.seqNum + 1
+    place = (head.masterAddr, head.masterPort)
+    if phase in CHECKS:
+        place = (head.checkAddr, head.checkPort) if meets else ("", 0)
     draft.set(
         seqNum=seq_num,
         order=Order(
@@ -46,8 +53,7 @@ def give(draft: Draft, phase: OrderPhase) -> None:
             head.incarnation,
             attempts(draft.shards),
             exceptions,
-            head.masterAddr,
-            head.masterPort,
+            *place,
             (head.exitCode or 0) if phase is OrderPhase.QUIT else 0,
         ),
     )
@@ -55,4 +61,5 @@ def give(draft: Draft, phase: OrderPhase) -> None:
 
 def repeat(draft: Draft) -> None:
     """The present order under a new number: all report again; no new round."""
-    give(draft, draft.head.order.phase)
+    order = draft.head.order
+    give(draft, order.phase, meets=order.masterPort > 0)

@@ -45,6 +45,8 @@ def ready(draft: Draft, event: PodReady) -> None:
 
 def _fill(draft: Draft, event: PodReady) -> None:
     head = draft.head
+    if event.index == 0:
+        draft.set(checkAddr=event.ip[:MAX_IP], checkPort=event.check_port if 0 < event.check_port < 65536 else 0)
     draft.change(
         event.index,
         attempt=event.attempt,
@@ -180,6 +182,7 @@ def _reset(draft: Draft, event: PodLost, inner: Phase, finished: bool, successor
             errored=False,
             failed="",
             placed=False,
+            pairs=(),
         ),
     )
     if draft.head.adopting:

@@ -12,7 +12,7 @@ from aegis_proto.phases import FailedReason, LedgerState, LostReason, OrderPhase
 from aegis_proto.state import Pod
 from msgspec.structs import replace
 
-from aegis_master import counting, ledger, orders, rounds
+from aegis_master import counting, ledger, orders, pairs, rounds
 from aegis_master.draft import Draft
 from aegis_master.events import Acked, Checkpointed, Errored, Finished, Marked, Progressed, Stopped
 from aegis_master.transitions import Trigger
@@ -86,9 +86,11 @@ def finished(draft: Draft, event: Finished) -> None:
     else:
         failed = rounds.worst(event.results, event.tree_gone)
         stopped = head.incarnation if event.tree_gone and head.started else pod.stopped
-        draft.change(event.index, finished=True, failed=failed, stopped=stopped, acked=acknowledged)
+        tested = pairs.told(event.results, event.index, head.workerNum)
+        draft.change(event.index, finished=True, failed=failed, stopped=stopped, acked=acknowledged, pairs=tested)
         if event.index == 0 and 0 < len(event.addr) <= MAX_ADDR and 0 <= event.port < 65536:
-            draft.set(masterAddr=event.addr, masterPort=event.port)
+            check_port = event.check_port if 0 < event.check_port < 65536 else 0
+            draft.set(masterAddr=event.addr, masterPort=event.port, checkAddr=event.addr, checkPort=check_port)
         for result in [result for result in event.results if not result.Pass][:MAX_NOTES]:
             check, words = result.CheckType[:64], result.Result[:500]
             draft.note("check", f"{pod_name(event.index)} failed {check}: {words}", event.index, check=check)

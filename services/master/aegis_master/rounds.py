@@ -15,7 +15,7 @@ from aegis_proto.phases import FailedReason, LedgerState, LostReason, Mode, Orde
 from aegis_proto.state import RECENT, Deadline, ErrorNode, Pod, Transition
 from msgspec.structs import replace
 
-from aegis_master import counting, ledger, orders, story, transitions
+from aegis_master import counting, ledger, orders, pairs, story, transitions
 from aegis_master.draft import Draft
 from aegis_master.transitions import Counting, Trigger
 
@@ -24,6 +24,10 @@ MAX_LEAVING = 64
 """Pods ordered to leave at once; who is left over fails its next round again. Keeps the head <= 16 KB."""
 MAX_MESSAGE = 100
 """Characters of a worker's own words in a line of the story."""
+OWN = frozenset({LostReason.ERROR, LostReason.SIGNAL, LostReason.PORT})
+"""Reasons that lie in one worker's process."""
+AT_ONCE_MS = 30_000
+"""A run that tells no steps and fails within this failed at once."""
 REQUEUE = 75
 """Exit code for "infrastructure or budget, a requeue may help" (INTERFACE.md §2)."""
 
@@ -40,13 +44,15 @@ FINDINGS: dict[str, Finding] = {
     "gpu": Finding.HARDWARE,
     "rdma": Finding.HARDWARE,
     "tree": Finding.HARDWARE,
+    "collective": Finding.HARDWARE,
     "runtime": Finding.CONTAINER,
     "io": Finding.CONTAINER,
     "allreduce": Finding.NOTED,
     "performance": Finding.NOTED,
     "hang": Finding.NOTED,
 }
-"""Check -> finding; a check that is not here is Finding.CONTAINER. `tree`: the child's processes would not die."""
+"""Check -> finding; a check that is not here is Finding.CONTAINER. `tree`: the child's processes would not die. `collective`: tests
+with others, two at a time, name this place (`pairs`); a failed `allreduce` by itself says only that somebody is bad."""
 
 
 def check_name(result: CheckResult) -> str:
@@ -93,8 +99,9 @@ def go(
         draft.set(stopOrderAt=draft.now, stopSeqNum=head.seqNum + 1)
     if source is Phase.BOOT_CHECKING and target is Phase.RUN_COMMAND:
         draft.set(booted=True)
+    meets = _meets(draft, target, trigger, reason)
     _book(draft, source, target, cause)
-    _enter(draft, target, trigger, edge.counting)
+    _enter(draft, target, trigger, edge.counting, meets=meets)
     _deadline(draft)
     pod = "" if index is None else pod_name(index)
     english, chinese = story.sentence(trigger, pod, cause, counted, message[:MAX_MESSAGE])
@@ -139,7 +146,20 @@ def _book(draft: Draft, source: Phase, target: Phase, cause: str) -> None:
     draft.set(ledger=book)
 
 
-def _enter(draft: Draft, target: Phase, trigger: Trigger, rule: Counting) -> None:
+def _meets(draft: Draft, target: Phase, trigger: Trigger, reason: LostReason) -> bool:
+    """Whether the workers test each other in the round that is entered: not when nobody came new, and the failure is explained by the process of one
+    worker. Then what is local decides (DESIGN.md §5: cheapest first), and those tests would be most of the time of the recovery. Failing again
+    before a step was made, it is not explained."""
+    head = draft.head
+    if target is not Phase.TROUBLESHOOTING or trigger not in (Trigger.ERROR, Trigger.PORT, Trigger.RESTART):
+        return True
+    if trigger is Trigger.ERROR and reason not in OWN:
+        return True
+    stuck = head.ledger.state is LedgerState.RESTORING if head.tellsSteps else draft.now - head.runStartedAt < AT_ONCE_MS
+    return trigger is Trigger.ERROR and head.incarnation > 0 and stuck
+
+
+def _enter(draft: Draft, target: Phase, trigger: Trigger, rule: Counting, *, meets: bool) -> None:
     """The target's state of every pod, then its order. Entering a round: finished := false for all, pending reports void."""
     order = orders.ORDER_OF[target]
     draft.set(phase=target)
@@ -149,7 +169,7 @@ def _enter(draft: Draft, target: Phase, trigger: Trigger, rule: Counting) -> Non
             if trigger is Trigger.PLAIN:
                 order = OrderPhase.PLAIN
         case Phase.BOOT_CHECKING | Phase.TROUBLESHOOTING:
-            draft.each(lambda pod: replace(pod, innerPhase=target, finished=False, errored=False, failed="", mark=""))
+            draft.each(lambda pod: replace(pod, innerPhase=target, finished=False, errored=False, failed="", mark="", pairs=()))
         case Phase.RESTARTING:
             draft.each(_waiting)
             if trigger is Trigger.ERA:
@@ -162,7 +182,7 @@ def _enter(draft: Draft, target: Phase, trigger: Trigger, rule: Counting) -> Non
             draft.set(adopting=False, suspended=False)
             if target is Phase.SUCCEED:
                 draft.set(exitCode=0)
-    orders.give(draft, order)
+    orders.give(draft, order, meets=meets)
     seq_num = draft.head.seqNum
     if target.is_round:
         draft.set(roundSeqNum=seq_num)
@@ -185,7 +205,7 @@ def _enter_run(draft: Draft, trigger: Trigger, rule: Counting) -> None:
     def started(pod: Pod) -> Pod:
         if rule is Counting.ALIGN:
             pod = counting.aligned(pod, count)
-        return replace(pod, innerPhase=Phase.RUN_COMMAND, finished=False, errored=False, failed="", mark="", toQuit=False, exitCode=None)
+        return replace(pod, innerPhase=Phase.RUN_COMMAND, finished=False, errored=False, failed="", mark="", toQuit=False, exitCode=None, pairs=())
 
     draft.each(started)
     if trigger is Trigger.PLAIN:
@@ -290,9 +310,10 @@ def order_out(draft: Draft) -> list[int]:
 
 def end_round(draft: Draft) -> None:
     """All places of BootChecking or Troubleshooting have answered."""
+    slow = _weigh_pairs(draft)
     head = draft.head
     if not head.tally.failing and not head.tally.quitting:
-        go(draft, Phase.RUN_COMMAND, Trigger.PASSED)
+        _pass(draft, slow)
         return
     common = common_cause(draft)
     if common and head.massQuitRounds:
@@ -304,4 +325,40 @@ def end_round(draft: Draft) -> None:
         pod = draft.pod(leaving[0])
         go(draft, Phase.RESTARTING, Trigger.LEAVE, index=leaving[0], cause=pod.reason, node=pod.node)
     else:
-        go(draft, Phase.RUN_COMMAND, Trigger.PASSED)
+        _pass(draft, slow)
+
+
+def _pass(draft: Draft, slow: list[int]) -> None:
+    """Run. Who was slow in all its pairings is only marked: it is paid at the next complete checkpoint."""
+    go(draft, Phase.RUN_COMMAND, Trigger.PASSED)
+    for i in slow:
+        draft.change(i, mark="slow")
+        draft.note("mark", f"{pod_name(i)}: marked slow by its pairings, nothing stopped", i, node=draft.pod(i).node, mark="slow")
+
+
+def _weigh_pairs(draft: Draft) -> list[int]:
+    """What the tests of two at a time say: who is bad fails `collective`, who is cleared fails nothing. Gives who is slow.
+
+    While a place is bad by itself, or could not answer, tests with it say nothing about the others.
+    """
+    tested = {i: draft.pod(i).pairs for i in draft.where(lambda pod: pod.pairs != ())}
+    if not tested:
+        return []
+    if draft.where(_wants_out):
+        for i in draft.where(lambda pod: pod.failed == "allreduce"):
+            draft.change(i, failed="")
+        return []
+    named = pairs.judge(pairs.outcomes(tested, passes=0.0))
+    for i in named.bad:
+        draft.change(i, failed="collective")
+        draft.note("check", f"{pod_name(i)} is named by its tests with others", i, check="collective", node=draft.pod(i).node)
+    if named.bad:
+        for i in draft.where(lambda pod: pod.failed == "allreduce"):
+            if i not in named.suspected:
+                draft.change(i, failed="")
+    if named.suspected:
+        some = [pod_name(i) for i in sorted(named.suspected)][:8]
+        draft.note("check", f"one of {', '.join(some)} is bad, or more: tests of two at a time cannot say which", check="collective")
+    if named.bad or named.suspected:
+        return []
+    return sorted(pairs.judge(pairs.outcomes(tested, passes=pairs.SLOW)).bad)
