@@ -101,6 +101,7 @@ def _run_command(parser: argparse.ArgumentParser, given: argparse.Namespace, com
     import msgspec
     from aegis_proto.state import JobSpec
 
+    from aegis_agent.checks.registry import gpu_count
     from aegis_agent.handover import BadTask, task_from_environment
 
     nproc = gpu_count() if given.nproc_per_node == "auto" else given.nproc_per_node
@@ -133,17 +134,6 @@ def _with_limits(spec: JobSpec) -> JobSpec:
             except ValueError:
                 raise ValueError(f"E130 AEGIS_JOB_{name}={text!r}: a number is needed") from None
     return msgspec.structs.replace(spec, **changes) if changes else spec
-
-
-def gpu_count() -> int:
-    """GPUs of this machine that the command may use; at least 1."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return max(1, len([part for part in visible.split(",") if part.strip()]))
-    try:
-        return max(1, len([name for name in os.listdir("/proc/driver/nvidia/gpus") if name]))
-    except OSError:
-        return 1
 
 
 def _worker(rest: Sequence[str]) -> int:

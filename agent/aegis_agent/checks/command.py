@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import msgspec
 from aegis_proto.messages import CheckResult
 
-from aegis_agent.checks.registry import CHECKS, Check, Context, named, run_check
+from aegis_agent.checks import meeting
+from aegis_agent.checks.registry import CHECKS, ROUNDS, Check, Context, named, run_check
 from aegis_agent.reaper import Reaper
 
 
@@ -25,12 +26,14 @@ def main(argv: Sequence[str]) -> int:
     if words == ["list"] or not words:
         print(listing(as_json))
         return 0
-    chosen = list(CHECKS) if words == ["run", "all"] else [check for word in words[1:] if (check := named(word)) is not None]
-    if words[0] != "run" or not chosen or (words != ["run", "all"] and len(chosen) != len(words) - 1):
-        known = ", ".join(row.name for row in CHECKS)
+    together = [name for name, _, _ in meeting.RESULTS]
+    names = [*(check.name for check in CHECKS), *together] if words == ["run", "all"] else words[1:]
+    chosen = [check for name in names if (check := named(name)) is not None]
+    if words[0] != "run" or not names or any(named(name) is None and name not in together for name in names):
+        known = ", ".join([*(row.name for row in CHECKS), *together])
         sys.stderr.write(f"usage: aegis-agent check list | run NAME...|all [--json]   (known: {known})\n")
         return 2
-    results = asyncio.run(run_all(chosen))
+    results = asyncio.run(run_all(chosen, [name for name in together if name in names]))
     for result in results:
         print(msgspec.json.encode(result).decode() if as_json else text(result))
     return 0 if all(result.Pass for result in results) else 1
@@ -39,6 +42,10 @@ def main(argv: Sequence[str]) -> int:
 def listing(as_json: bool) -> str:
     rows = [
         {"name": check.name, "deadline": check.deadline, "rounds": check.rounds, "applies": check.applies(), "about": check.about} for check in CHECKS
+    ]
+    rows += [
+        {"name": name, "deadline": seconds, "rounds": ROUNDS, "applies": "where the command uses torch", "about": about}
+        for name, seconds, about in meeting.RESULTS
     ]
     if as_json:
         return json.dumps(rows)
@@ -50,9 +57,14 @@ def text(result: CheckResult) -> str:
     return f"{word:<4}  {result.CheckType}: {result.Result} ({result.duration:.2f} s)"
 
 
-async def run_all(checks: Sequence[Check]) -> list[CheckResult]:
-    """Side by side, as in a round."""
+async def run_all(checks: Sequence[Check], together: Sequence[str] = ()) -> list[CheckResult]:
+    """Side by side, as in a round. `together`: results of a meeting that are wanted."""
     reaper = Reaper()
     reaper.open()
     context = Context(scope="", cwd=os.getcwd(), agent=os.getpid())
-    return list(await asyncio.gather(*(run_check(reaper, check, context, os.environ, f"check.{os.getpid()}.0.{check.name}") for check in checks)))
+    scope = f"check.{os.getpid()}.0"
+    local = asyncio.gather(*(run_check(reaper, check, context, os.environ, f"{scope}.{check.name}") for check in checks))
+    if not together:
+        return list(await local)
+    both = await asyncio.gather(local, meeting.by_hand(reaper, os.environ, scope))
+    return [*both[0], *(result for result in both[1] if result.CheckType in together)]

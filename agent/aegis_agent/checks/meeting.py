@@ -5,20 +5,25 @@ Pure but for looking for free ports. Knows the order (where w0 listens) and the 
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
 import random
+import secrets
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from aegis_proto.messages import CheckResult
+from aegis_proto.state import JobSpec
 
 from aegis_agent import ports
 from aegis_agent.checks.interpreter import of_command
+from aegis_agent.checks.registry import accelerators, gpu_count
 from aegis_agent.checks.running import Program, run_program
-from aegis_agent.handover import WorkerTask
+from aegis_agent.handover import WorkerTask, now_ms
 from aegis_agent.reaper import Reaper
 
 FOLDER = Path(__file__).resolve().parent.parent / "collective"
@@ -83,6 +88,34 @@ def prepare(
         "speedCounts": gpus or env.get("AEGIS_CHECKS_CPU_SPEED") == "1",
     }
     return Meeting(interpreter.python, json.dumps(told), grace, env)
+
+
+RESULTS: tuple[tuple[str, float, str], ...] = (
+    ("environment", CONNECTION_SECONDS, "the software of all workers compared (by hand: of two on this machine)"),
+    ("allreduce", CONNECTION_SECONDS, "all_reduce and all_gather over all workers, verified (by hand: as above)"),
+    ("performance", PERFORMANCE_SECONDS / 2, "bandwidth with others, a pairing (by hand: as above)"),
+)
+
+
+async def by_hand(reaper: Reaper, environ: Mapping[str, str], scope: str) -> list[CheckResult]:
+    """What a meeting tells of this machine alone: of its devices together, or of two processes where it has fewer than two."""
+    python = environ.get("AEGIS_CHECKS_PYTHON") or shutil.which("python3", path=environ.get("PATH")) or ""
+    if not python:
+        return [CheckResult(name, True, "not applicable: no python in the PATH", now_ms()) for name, _, _ in RESULTS]
+    devices = gpu_count() if accelerators() else 0
+    world = 1 if devices > 1 else 2
+    span = JobSpec("by-hand").masterPortRange
+    free = [port for port in ports.candidates(span, ports.ephemeral_range(), random.SystemRandom())[:64] if ports.can_listen(port)]
+    hub, spare = free[0], free[1 : 1 + STORE_PORTS]
+    secret = key(secrets.token_hex(16), ("", 0, 0))
+    meetings = []
+    for index in range(world):
+        told = {"index": index, "world": world, "nproc": max(devices, 1), "hub": ["127.0.0.1", hub], "key": secret, "ports": spare}
+        told |= {"seconds": CONNECTION_SECONDS - RESERVE, "meet": MEET_SECONDS, "patience": CONNECTION_SECONDS}
+        told |= {"speedCounts": False, "cpu": devices < 2}
+        meetings.append(Meeting(python, json.dumps(told), 0.0, environ))
+    every = await asyncio.gather(*(one.run(reaper, f"{scope}.{i}", "") for i, one in enumerate(meetings)))
+    return every[0]
 
 
 def key(uid: str, round_key: tuple[str, int, int]) -> str:

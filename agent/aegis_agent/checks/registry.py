@@ -27,6 +27,17 @@ def accelerators() -> bool:
     return bool(os.environ.get("AEGIS_CHECKS_EXPECTED_GPUS")) or any(map(os.path.exists, ("/dev/nvidiactl", "/dev/kfd", *OTHERS)))
 
 
+def gpu_count() -> int:
+    """GPUs of this machine that the command may use; at least 1."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return max(1, len([part for part in visible.split(",") if part.strip()]))
+    try:
+        return max(1, len([name for name in os.listdir("/proc/driver/nvidia/gpus") if name]))
+    except OSError:
+        return 1
+
+
 def adapters() -> bool:
     """An RDMA adapter is here, or somebody expects one."""
     if os.environ.get("AEGIS_CHECKS_EXPECTED_PORTS"):
@@ -80,6 +91,7 @@ CHECKS: tuple[Check, ...] = (
         about="RDMA ports: state, rate, expected set, counters that rise",
         applies=adapters,
     ),
+    Check("hang", "aegis_agent.checks.hang", 10.0, (), "processes of the training that are stopped or blocked in the kernel; touches none of them"),
     Check("memory", "aegis_agent.checks.memory", 10.0, (), "errors of the host's memory (EDAC), machine checks"),
     Check("contention", "aegis_agent.checks.contention", 10.0, (), "what neighbours take: pressure, stolen time, throttling (warns, never fails)"),
 )

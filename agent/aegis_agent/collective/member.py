@@ -107,7 +107,7 @@ class Member:
             return {"ready": 1, "ok": False, "error": last_line(error)}
         if not dist.is_available():
             return {"ready": 1, "ok": False, "error": "torch was built without torch.distributed"}
-        device, backend = environment.backend_here(self.env)
+        device, backend = ("cpu", "gloo") if self.told.get("cpu") else environment.backend_here(self.env)
         ready = {"ready": 1, "ok": True, "device": device, "backend": backend, "locals": self.told["nproc"] if device != "cpu" else 1}
         if self.told["index"] == 0:
             port = self.host_store(dist)

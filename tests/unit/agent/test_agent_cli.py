@@ -12,8 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
+from aegis_agent.checks.registry import gpu_count
 from aegis_agent.handover import BadTask, Exit, WorkerTask, read_exit, read_task, task_from_environment, write_exit
-from aegis_agent.main import gpu_count, shell_command
+from aegis_agent.main import shell_command
 from aegis_agent.procs import processes, start_ticks
 from aegis_proto.messages import encode
 from aegis_proto.state import JobSpec

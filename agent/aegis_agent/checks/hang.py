@@ -1,0 +1,72 @@
+"""Check `hang`: how the processes of the training on this node stand: stopped, blocked in the kernel, or alive. Touches none of them.
+
+What waits in a collective looks like what works or like what sleeps: whether steps advance is judged by the master. What can be seen here is a
+process that cannot advance at all. Reads /proc twice; writes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from aegis_agent.checks.answer import Answer, run
+from aegis_agent.checks.settings import Settings
+from aegis_agent.procs import VARIABLE, processes
+
+WINDOW = 1.0
+OURS = ("agent", "check")
+"""Last words of scopes that are not a training's."""
+
+
+def scope_of(pid: int) -> str:
+    """Scope named in the environment of a process, "" for none."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            words = file.read(1 << 18).split(b"\0")
+    except OSError:
+        return ""
+    mark = VARIABLE.encode() + b"="
+    return next((word[len(mark) :].decode("utf-8", "replace") for word in words if word.startswith(mark)), "")
+
+
+def state(pid: int) -> tuple[str, int] | None:
+    """(state, ticks of CPU) of a process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read(1024)
+    except OSError:
+        return None
+    fields = text[text.rfind(b")") + 2 :].split()
+    return fields[0].decode(), int(fields[11]) + int(fields[12])
+
+
+def trainings(prefix: str) -> dict[int, str]:
+    """Processes of trainings whose scope begins with `prefix` (all, when it is empty)."""
+    me, found = os.getpid(), {}
+    for pid in processes():
+        scope = scope_of(pid) if pid != me else ""
+        if scope and scope.startswith(prefix) and not scope.rpartition(".")[2].startswith(OURS) and not scope.startswith(OURS):
+            found[pid] = scope
+    return found
+
+
+def examine(answer: Answer, settings: Settings, context: dict[str, Any]) -> str:
+    pids = trainings(str(context.get("scope", "")))
+    if not pids:
+        return "not applicable: no training runs here"
+    before = {pid: found for pid in pids if (found := state(pid)) is not None}
+    time.sleep(WINDOW)
+    after = {pid: found for pid in before if (found := state(pid)) is not None}
+    used = sum(ticks - before[pid][1] for pid, (_, ticks) in after.items()) / os.sysconf("SC_CLK_TCK") / WINDOW
+    answer.values |= {"processes": float(len(after)), "cores": round(used, 2)}
+    for pid, (sign, _) in after.items():
+        if sign in "Tt":
+            answer.finding("hang_stopped", "critical", f"pid {pid}", f"stopped by a signal or a debugger ({pids[pid]})")
+        elif sign == before[pid][0] == "D":
+            answer.finding("hang_blocked", "critical", f"pid {pid}", f"waits in the kernel and hears no signal ({pids[pid]})")
+    return f"{len(after)} processes use {used:.2f} cores"
+
+
+if __name__ == "__main__":
+    run("hang", examine)
