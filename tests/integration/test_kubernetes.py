@@ -17,7 +17,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from aegis_jobcontroller.kubernetes.client import Client, KubeError
-from aegis_jobcontroller.kubernetes.resources import AEGISJOBS, PODS, RECORDS
+from aegis_jobcontroller.kubernetes.resources import AEGISJOBS, PODS, RECORDS, SECRETS
+from aegis_jobcontroller.kubernetes.resources import NODES as NODE_OBJECTS
+from aegis_proto import subjects
+from aegis_proto.api import read_reply
+from aegis_proto.api_nodes import TaintAnswer, TaintRequest
+from aegis_proto.messages import encode
 from harness.waiting import until
 from support.controlplane import DEPLOY, ControlPlane
 from support.house import Child, House, house
@@ -164,5 +169,168 @@ async def test_a_killed_command_restarts_in_place_and_the_job_ends_well(lab: Lab
     await until(lambda: _over(lab, job), 60, "all pods have ended by themselves")
 
 
-async def _over(lab: Lab, job: str) -> bool:
-    return all(pod["status"]["phase"] == "Succeeded" for pod in (await lab.pods(job)).values())
+async def test_a_deleted_pod_is_placed_anew_off_the_node_that_is_excluded_and_nothing_is_counted(lab: Lab) -> None:
+    work = await lab.submit("moved", exclude=["gpu-1"])
+    job = await lab.job("moved")
+    nodes = await lab.runs(work, 0)
+    tainted = nodes["w1"]
+    request = TaintRequest(tainted, seconds=600.0, reason="xid 79", by="alice")
+    answer = read_reply(TaintAnswer, await lab.stack.ask(subjects.rpc_do("jobcontroller", "taint", "default"), encode(request)))
+    assert answer.after == "excluded (xid 79)"
+    await lab.api.delete(PODS, "default", f"{job}-w1-a1")
+    after = await lab.runs(work, 1)
+    assert after["w1"] not in (tainted, "gpu-1") and after["w0"] == nodes["w0"] != "gpu-1"
+    await lab.when("moved", phase="Running", restarts="0/2")
+    pods = await lab.pods(job)
+    terms = pods[f"{job}-w1-a2"]["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert terms == [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "NotIn", "values": sorted({tainted, "gpu-1"})}]}]
+    await lab.stack.ask(subjects.rpc_do("jobcontroller", "untaint", "default"), encode(TaintRequest(tainted, reason="", by="alice")))
+    (work / "done").touch()
+    await lab.when("moved", phase="Succeeded")
+
+
+async def test_a_pod_removed_by_force_is_counted_and_its_place_is_filled_when_its_agent_has_ended(lab: Lab) -> None:
+    work = await lab.submit("forced")
+    job = await lab.job("forced")
+    await lab.runs(work, 0)
+    await lab.when("forced", phase="Running")
+    first = lab.kubelet.of(f"{job}-w0-a1")
+    await lab.api.delete(PODS, "default", f"{job}-w0-a1", 0)
+    await lab.runs(work, 1)
+    assert first.code is not None, "the next attempt began before the one before had ended"
+    assert "Forbidden" not in lab.controller.log.read_text()
+    (work / "done").touch()
+    await lab.when("forced", phase="Succeeded")
+
+
+async def test_what_happens_while_the_api_server_is_away_is_counted_once(lab: Lab) -> None:
+    work = await lab.submit("away")
+    job = await lab.job("away")
+    await lab.runs(work, 0)
+    await lab.when("away", phase="Running", restarts="0/2")
+    killed = lab.kubelet.of(f"{job}-w0-a1")
+    lab.plane.kill9_apiserver()
+    try:
+        os.kill(killed.pid, signal.SIGKILL)
+        await until(lambda: killed.code is not None, 20)
+    finally:
+        lab.plane.start_apiserver()
+        await until(lab.plane.answers, 60, "the API server is back")
+    assert killed.code == 137
+    await lab.runs(work, 1)
+    status = await lab.when("away", phase="Running", restarts="1/2")
+    assert status["lastFailure"]["worker"] == "w0"
+    assert set(await lab.pods(job)) == {f"{job}-w0-a1", f"{job}-w0-a2", f"{job}-w1-a1"}, "the failed pod is kept for reading"
+    (work / "done").touch()
+    await lab.when("away", phase="Succeeded")
+
+
+async def test_a_controller_killed_between_any_two_steps_leaves_one_pod_per_attempt(lab: Lab) -> None:
+    await lab.controller.kill9()
+    work = await lab.submit("crashed")
+    for point in ("jobcontroller.before-place", "jobcontroller.after-place", "jobcontroller.before-fact", "jobcontroller.after-fact"):
+        await lab.controller.start({"AEGIS_CRASH_AT": point})
+        assert await lab.controller.ended(60) == -signal.SIGKILL, point
+    await lab.controller.start()
+    await lab.runs(work, 0)
+    job = await lab.job("crashed")
+    await lab.when("crashed", phase="Running", restarts="0/2", workers="2/2")
+    assert set(await lab.pods(job)) == {f"{job}-w0-a1", f"{job}-w1-a1"}
+    assert sorted(pod for pod, _ in lab.kubelet.ran if pod.startswith(job)) == [f"{job}-w0-a1", f"{job}-w1-a1"]
+    (work / "done").touch()
+    await lab.when("crashed", phase="Succeeded")
+
+
+async def test_when_the_budget_is_spent_the_running_are_stopped_and_the_failed_are_kept(lab: Lab) -> None:
+    work = await lab.submit("spent", maxRetry=1)
+    job = await lab.job("spent")
+    await lab.runs(work, 0)
+    (work / "fail-w0-i0").touch()
+    await lab.runs(work, 1)
+    killed = lab.kubelet.of(f"{job}-w1-a1")
+    os.kill(killed.pid, signal.SIGKILL)
+    status = await lab.when("spent", phase="Failed", reason="MaxRetryExceeded", restarts="2/1")
+    assert next(c for c in status["conditions"] if c["type"] == "Failed")["reason"] == "MaxRetryExceeded"
+    kept = (await lab.pods(job))[f"{job}-w1-a1"]
+    assert kept["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 137
+    await until(lambda: lab.kubelet.of(f"{job}-w0-a1").code is not None, 40, "what ran is stopped")
+
+
+async def test_a_node_that_leaves_the_cluster_is_a_lost_node(lab: Lab) -> None:
+    work = await lab.submit("lost")
+    job = await lab.job("lost")
+    nodes = await lab.runs(work, 0)
+    await lab.when("lost", phase="Running")
+    await lab.kubelet.lose(nodes["w1"])
+    await lab.api.delete(NODE_OBJECTS, "", nodes["w1"])
+    after = await lab.runs(work, 1)
+    assert after["w1"] != nodes["w1"]
+    status = await lab.when("lost", phase="Running", restarts="1/2")
+    assert status["lastFailure"] | {"time": ""} == {"worker": "w1", "node": nodes["w1"], "reason": "nodeLost", "time": ""}
+    (work / "done").touch()
+    await lab.when("lost", phase="Succeeded")
+    assert job
+
+
+async def test_a_suspended_job_has_no_pods_and_goes_on_when_it_is_resumed(lab: Lab) -> None:
+    work = await lab.submit("pause", suspend=True)
+    job = await lab.job("pause")
+    await lab.when("pause", phase="Suspended")
+    assert await lab.pods(job) == {}
+    await lab.api.patch(AEGISJOBS, "default", "pause", {"spec": {"suspend": False}})
+    await lab.runs(work, 0)
+    await lab.api.patch(AEGISJOBS, "default", "pause", {"spec": {"suspend": True}})
+    await lab.when("pause", phase="Suspended", suspend=True)
+    await until(lambda: _over(lab, job, "Failed", "Succeeded"), 60, "no pod runs")
+    await lab.api.patch(AEGISJOBS, "default", "pause", {"spec": {"suspend": False}})
+    await lab.when("pause", phase="Running", restarts="0/2")
+    (work / "done").touch()
+    await lab.when("pause", phase="Succeeded")
+
+
+async def test_who_deletes_the_object_ends_the_job_and_all_of_it(lab: Lab) -> None:
+    work = await lab.submit("deleted")
+    job = await lab.job("deleted")
+    await lab.runs(work, 0)
+    await lab.api.delete(AEGISJOBS, "default", "deleted")
+    state = await lab.stack.ended(job, 60)
+    assert state.head.failedReason == "stopped"
+
+    async def nothing() -> bool:
+        return not await lab.pods(job)
+
+    await until(nothing, 60, "pods of the job")
+
+
+async def test_an_object_that_can_be_no_job_is_told_why(lab: Lab) -> None:
+    await lab.submit("wrong", stopGrace="soon")
+    status = await lab.when("wrong", phase="Failed", reason="InvalidTemplate")
+    assert "stopGrace" in status["message"]
+
+
+async def test_the_shipped_roles_may_do_their_work_and_nothing_more(lab: Lab) -> None:
+    controller = await Client.connect(str(lab.plane.kubeconfig("jobcontroller")))
+    mirror = await Client.connect(str(lab.plane.kubeconfig("mirror")))
+    try:
+        for client, resource, verb in (
+            (controller, SECRETS, "list"),
+            (controller, AEGISJOBS, "delete"),
+            (controller, NODE_OBJECTS, "delete"),
+            (controller, RECORDS, "list"),
+            (mirror, AEGISJOBS, "list"),
+            (mirror, PODS, "list"),
+            (mirror, RECORDS, "delete"),
+        ):
+            with pytest.raises(KubeError) as refused:
+                await (client.list(resource) if verb == "list" else client.delete(resource, "default", "x"))
+            assert refused.value.code == 403, (resource, verb)
+        with pytest.raises(KubeError) as absent:
+            await controller.patch(SECRETS, "default", "x", {"data": {}})
+        assert absent.value.absent, "a token that comes late is written"
+    finally:
+        await controller.close()
+        await mirror.close()
+
+
+async def _over(lab: Lab, job: str, *phases: str) -> bool:
+    return all(pod["status"]["phase"] in (phases or ("Succeeded",)) for pod in (await lab.pods(job)).values())

@@ -49,10 +49,11 @@ Verb = Callable[[str, bytes], Awaitable[msgspec.Struct]]
 
 
 class Api:
-    """`tell` stores a fact."""
+    """`tell` stores a fact; `has_node`: whether the platform has a machine that no daemon has registered."""
 
-    def __init__(self, bus: Bus, cache: Cache, tell: Callable[[News], Awaitable[None]]) -> None:
+    def __init__(self, bus: Bus, cache: Cache, tell: Callable[[News], Awaitable[None]], has_node: Callable[[str], bool]) -> None:
         self._bus = bus
+        self._has_node = has_node
         self._cache = cache
         self._tell = tell
         self._queries: dict[str, Verb] = {"nodes": self._nodes, "pending": self._pending}
@@ -130,8 +131,10 @@ class Api:
         if not request.by:
             raise RequestRefused("E107", "E107 a taint names who set it: by is empty")
         world = self._cache.world()
-        self._known(request.node, world)
-        running = tuple(f"{slot.slot.job}/{slot.slot.pod}" for slot in world.nodes[request.node].slots.values() if slot.key is not None)
+        if not self._has_node(request.node):
+            self._known(request.node, world)
+        node = world.nodes.get(request.node)
+        running = tuple(f"{slot.slot.job}/{slot.slot.pod}" for slot in (node.slots.values() if node is not None else ()) if slot.key is not None)
         subject = subjects.node_taint(request.node)
         for _ in range(TRIES):
             stored = await self._bus.get("NODES", subject, leader=True)

@@ -51,6 +51,9 @@ class Nodes:
     async def stop(self) -> None:
         """Nothing to let go of."""
 
+    def has_node(self, name: str) -> bool:
+        return False
+
     @property
     def ready(self) -> bool:
         return True

@@ -36,5 +36,8 @@ class Platform(Protocol):
     async def ask(self, world: World) -> bool:
         """Ask the masters for what only they may do. True to be called again at once."""
 
+    def has_node(self, name: str) -> bool:
+        """There is such a machine, though no daemon of ours has registered it."""
+
     async def stop(self) -> None:
         """Let go of what `start` took."""

@@ -12,6 +12,7 @@ import contextlib
 import os
 import shlex
 import signal
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ import psutil
 from aegis_jobcontroller.kubernetes.client import Client, KubeError
 from aegis_jobcontroller.kubernetes.resources import NODES, PODS, SECRETS, Resource
 
+CONTAINER = Path(__file__).with_name("container.py")
 LEASES = Resource("coordination.k8s.io/v1", "leases")
 LOOK = 0.15
 """Seconds between two looks at the pods and their processes."""
@@ -35,7 +37,7 @@ def now() -> str:
 
 @dataclass
 class Container:
-    """A pod's process. `unshare` is the first process outside of its pid namespace."""
+    """A pod's process, and its parent outside of the pid namespace."""
 
     pod: Mapping[str, Any]
     folder: Path
@@ -118,10 +120,12 @@ class Kubelet:
     async def _loop(self) -> None:
         while True:
             with contextlib.suppress(KubeError):
-                for pod in (await self.client.list(PODS))["items"]:
+                found = (await self.client.list(PODS))["items"]
+                for pod in found:
                     node = pod["spec"].get("nodeName")
                     if node in self.nodes and node not in self.silent:
                         await self._look(pod)
+                self._end_removed({pod["metadata"]["uid"] for pod in found})
             await asyncio.sleep(LOOK)
 
     # --- one pod -------------------------------------------------------------------------------------------------------------------
@@ -154,22 +158,28 @@ class Kubelet:
         if deleting:
             await self._remove(pod)
 
+    def _end_removed(self, present: set[str]) -> None:
+        """A pod that is no more in the API has no right to run: it is told to end, with its own grace."""
+        for uid, container in self.containers.items():
+            node = container.pod["spec"]["nodeName"]
+            if uid in present or container.code is not None or node in self.silent or node in self.deaf:
+                continue
+            if not container.kill_at:
+                container.kill_at = time.monotonic() + float(container.pod["spec"].get("terminationGracePeriodSeconds") or 30)
+                self._kill(container, signal.SIGTERM)
+            elif time.monotonic() >= container.kill_at:
+                self._kill(container, signal.SIGKILL)
+
     async def _begin(self, container: Container) -> None:
         pod, spec = container.pod, container.pod["spec"]
         container.folder.mkdir(parents=True)
         mounts = await self._mounts(container, spec["containers"][0])
         argv = [*spec["containers"][0].get("command", []), *spec["containers"][0].get("args", [])]
         environ = {**self.environ, **self._environment(pod, spec["containers"][0])}
-        lines = ["mount -t tmpfs tmpfs /run"]
-        for source, target in mounts:
-            at = shlex.quote(target)
-            lines.append(f"mkdir -p {shlex.quote(os.path.dirname(target))}")
-            lines.append(f"mkdir -p {at}" if source.is_dir() else f"touch {at}")
-            lines.append(f"mount --bind {shlex.quote(str(source))} {at}")
-        script = " && ".join([*lines, 'exec "$@"'])
+        bound = ",".join(f"{source}={target}" for source, target in mounts)
         with (container.folder / "log").open("ab") as out:
             container.process = await asyncio.create_subprocess_exec(
-                *("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", script, "sh", *argv),
+                *(sys.executable, "-S", "-E", str(CONTAINER), bound, *argv),
                 env=environ,
                 cwd=container.folder,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -245,6 +255,13 @@ class Kubelet:
             await self.client.delete(PODS, pod["metadata"]["namespace"], pod["metadata"]["name"], 0, pod["metadata"]["uid"])
 
     # --- for tests -----------------------------------------------------------------------------------------------------------------
+
+    async def lose(self, node: str) -> None:
+        """The machine is off: nothing of it runs, nobody says so."""
+        self.silent.add(node)
+        for container in self.containers.values():
+            if container.pod["spec"]["nodeName"] == node:
+                self._kill(container, signal.SIGKILL)
 
     def of(self, pod: str) -> Container:
         return next(c for c in self.containers.values() if c.pod["metadata"]["name"] == pod)

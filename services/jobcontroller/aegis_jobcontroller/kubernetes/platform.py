@@ -82,6 +82,9 @@ class Kubernetes:
     def ready(self) -> bool:
         return bool(self._cluster_id) and self._pods.synced and self._nodes.synced and self._jobs.synced
 
+    def has_node(self, name: str) -> bool:
+        return any(node.id == name for node in self._nodes.items.values())
+
     async def _identify(self) -> None:
         """The cluster's id is that of its namespace kube-system: jobs of another cluster in the same store are not ours."""
         while not self._cluster_id:
