@@ -387,6 +387,15 @@ ENTRIES: list[Entry] = [
         net.JobLinksAnswer,
         net.JobLinksAnswer(JOB, (NODE,), (LINK,), 1),
     ),
+    Entry(
+        "aegis.rpc.netmon.query.sample.{namespace}",
+        subjects.rpc_query("netmon", "sample", NS),
+        "what the ports of some nodes counted, for before and after",
+        net.SampleQuery,
+        net.SampleQuery((NODE,)),
+        net.SampleAnswer,
+        net.SampleAnswer(8, 300.0, 10**9, 12, 0, 10**13, 3),
+    ),
     # requests: credentials
     Entry(
         "aegis.rpc.credentials.do.join.{namespace}",

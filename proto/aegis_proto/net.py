@@ -7,6 +7,7 @@ Reads and writes nothing. Which node tells is said by the subject, never by the 
 | aegis.rpc.netmon.query.links[.<ns>] | reader | LinksQuery | LinksAnswer |
 | aegis.rpc.netmon.query.link[.<ns>] | reader | LinkQuery | LinkAnswer |
 | aegis.rpc.netmon.query.job[.<ns>] | reader | JobLinksQuery | JobLinksAnswer |
+| aegis.rpc.netmon.query.sample[.<ns>] | reader | SampleQuery | SampleAnswer |
 """
 
 from __future__ import annotations
@@ -231,5 +232,27 @@ class JobLinksAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     absent: tuple[str, ...] = ()  # nodes of the job that are not in the fabric's graph
     settings: tuple[str, ...] = ()
     routing: RoutingInfo = RoutingInfo()
+    timeStamp: Number = 0  # ms
+    v: int = WIRE_VERSION
+
+
+class SampleQuery(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`query.sample`: what the ports of these nodes counted within the window; without nodes, of all."""
+
+    nodes: tuple[str, ...] = ()
+    v: int = WIRE_VERSION
+
+
+class SampleAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Sums over `ports` ports and `seconds` of window: before and after a change of routing these are compared."""
+
+    ports: int = 0
+    seconds: float = 0.0
+    packets: int = 0
+    retransmits: int = 0
+    drops: int = 0
+    bits: int = 0
+    bitErrors: int = 0
+    silent: tuple[str, ...] = ()  # asked for, and not heard of
     timeStamp: Number = 0  # ms
     v: int = WIRE_VERSION

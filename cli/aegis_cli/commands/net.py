@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from aegis_cli.commands import netlinks
+from aegis_cli.commands import netlinks, netrollout
 from aegis_cli.errors import CliError
 from aegis_cli.offline import core
 from aegis_cli.options import Env, command
@@ -25,6 +25,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(help="The network: links and the jobs on them, what its tools say, and a model of it.", no_args_is_help=True)
     app.add_typer(group, name="net")
     netlinks.register(group)
+    netrollout.register(group)
 
     @command(group, "parse")
     def parse(

@@ -18,6 +18,7 @@ import msgspec
 ROOT = "/sys/class/infiniband"
 FOLDERS = ("counters", "hw_counters")
 ONCE = ("state", "phys_state", "rate", "link_layer", "lid")
+CARRIER = "carrier_down"
 QUARANTINE_MOST = 64
 """Polls that a port is left alone at most."""
 NOISE = re.compile(r"mlx5_core (?P<pci>[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]): .*ACCESS_REG\(0x[0-9a-f]+\) op_mod\(0x1\) failed")
@@ -95,6 +96,8 @@ class Reader:
                 text, error = self.text(f"{folder}/{group}/{name}")
                 counters[name] = int(text) if text is not None and text.isascii() and text.isdigit() and len(text) <= 20 else None
                 failed += error in (errno.EINVAL, errno.EIO)
+        if (facts["link_layer"] or "").lower() == "ethernet":
+            counters |= self.carrier(folder)
         note = ""
         if counters and failed == len(counters):
             again = min(max(2 * last, 1), QUARANTINE_MOST)
@@ -120,6 +123,14 @@ class Reader:
             load,
             self._firmware[device, load],
         )
+
+    def carrier(self, folder: str) -> dict[str, int | None]:
+        """How often the network interface of a RoCE port lost its carrier: what `link_downed` is to InfiniBand. {} where it has none."""
+        netdev, _ = self.text(f"{folder}/gid_attrs/ndevs/0")
+        if not netdev or "/" in netdev:
+            return {}
+        text, error = self.text(f"{os.path.dirname(self.root)}/net/{netdev}/carrier_down_count")
+        return {} if error == errno.ENOENT else {CARRIER: number_of(text)}
 
     def text(self, path: str) -> tuple[str | None, int]:
         """The stripped text of a file, or None with the errno."""

@@ -1,4 +1,4 @@
-"""Questions about links (`aegis.rpc.netmon.query.{links,link,job}[.<ns>]`). The replica that holds the lease answers; the others stay silent.
+"""Questions about links (`aegis.rpc.netmon.query.{links,link,job,sample}[.<ns>]`). The replica that holds the lease answers; the others stay silent.
 
 Whose jobs a caller may see is the bus's to enforce by the namespace in the subject (`roles`); here other namespaces' jobs are left unnamed.
 """
@@ -28,10 +28,12 @@ from aegis_proto.net import (
     LinksAnswer,
     LinksQuery,
     RoutingInfo,
+    SampleAnswer,
+    SampleQuery,
 )
 
 from aegis_netmon import routing, uplinks
-from aegis_netmon.picture import JobUse, Line, Picture, find, order
+from aegis_netmon.picture import DROPS, RETRANSMITS, JobUse, Line, Picture, find, order
 from aegis_netmon.rounds import Rounds
 from aegis_netmon.series import series
 from aegis_netmon.sweeping import Sweeping
@@ -43,7 +45,12 @@ SUBJECT = f"aegis.rpc.{SERVICE}.>"
 MAX_REQUEST = 8192
 MOST = 500
 MOST_NAMES = 64
-QUERIES: dict[str, type[LinksQuery] | type[LinkQuery] | type[JobLinksQuery]] = {"links": LinksQuery, "link": LinkQuery, "job": JobLinksQuery}
+QUERIES: dict[str, type[LinksQuery] | type[LinkQuery] | type[JobLinksQuery] | type[SampleQuery]] = {
+    "links": LinksQuery,
+    "link": LinkQuery,
+    "job": JobLinksQuery,
+    "sample": SampleQuery,
+}
 
 
 class Api:
@@ -75,6 +82,8 @@ class Api:
                 return self.links(query, now, seen)
             if isinstance(query, LinkQuery):
                 return self.link(query, now, seen)
+            if isinstance(query, SampleQuery):
+                return self.sample(query, now)
             return self.job(query, now, seen)
         except BadMessage as error:
             return ErrorReply(ErrorBody("E107", f"E107 {error}"[:2000]))
@@ -124,6 +133,24 @@ class Api:
             settings = ("info: no node of the job tells settings of NCCL: taken as NCCL's defaults", *settings)
         absent, at = tuple(sorted(used.absent)), int(now * 1000)
         return JobLinksAnswer(job.job, job.nodes, infos, len(lines), used.exact, absent, settings, self.routing(now), at)
+
+    def sample(self, query: SampleQuery, now: float) -> SampleAnswer:
+        """Counted by the hosts' own ports within their windows."""
+        hosts = self._picture.hosts
+        chosen = [port for port in hosts.ports.values() if (not query.nodes or port.seen.node in query.nodes) and port.port is not None]
+        heard = [port.port for port in chosen if port.port is not None and not port.silent(now)]
+        rose = [sums(port) for port in heard]
+        return SampleAnswer(
+            len(heard),
+            max((sum(step.seconds for step in port.steps) for port in heard), default=0.0),
+            sum(step.xmit_packets or 0 for port in heard for step in port.steps),
+            sum(found.get(name, 0) for found in rose for name in RETRANSMITS),
+            sum(found.get(name, 0) for found in rose for name in DROPS),
+            sum((step.xmit_bits or 0) + (step.rcv_bits or 0) for port in heard for step in port.steps),
+            sum(found.get("symbol_error", 0) for found in rose),
+            tuple(sorted(set(query.nodes) - {port.seen.node for port in chosen if not port.silent(now)})),
+            int(now * 1000),
+        )
 
     def _job(self, name: str, seen: Sequence[str] | None) -> JobUse:
         job = self._picture.jobs.get(name)

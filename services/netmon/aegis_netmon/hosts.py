@@ -22,7 +22,7 @@ from aegis_netmon.series import Poll, Port, observe
 SILENT_POLLS = 3.5
 """Polls without a word after which a node is silent."""
 RAW_KEPT = 64
-DOWNED = ("link_downed",)
+DOWNED = ("link_downed", "carrier_down")
 
 
 class HostPort:
@@ -103,7 +103,7 @@ class Hosts:
         if one.poll is not None:
             port.port = observe(None if port.port is not None and port.port.guid != one.poll.guid else port.port, one.poll)
             if port.port.steps and port.port.at == poll.at:
-                downed = sum(port.port.steps[-1].counts.get(name, 0) for name in DOWNED)
+                downed = max(port.port.steps[-1].counts.get(name, 0) for name in DOWNED)
         port.flap = flaps.observe(port.flap, poll.at, one.seen.up, downed, boot=poll.booted, limits=self.limits.flap)
         port.was_up = port.was_up or bool(one.seen.up)
         if one.optics is not None:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 COMMANDS = [
     *(("job", verb) for verb in ["submit", "ls", "show", "events", "logs", "why", "attach", "wait", "stop", "suspend", "resume", "restart", "set"]),
     *(("node", verb) for verb in ["ls", "show", "taint", "untaint", "lost"]),
-    *(("net", verb) for verb in ["ls", "show", "job", "top", "sim", "parse"]),
+    *(("net", verb) for verb in ["ls", "show", "job", "top", "sample", "rollout", "sim", "parse"]),
     *(("creds", verb) for verb in ["issue", "revoke"]),
     *(("context", verb) for verb in ["add", "use", "ls"]),
     *(("config", verb) for verb in ["show", "check", "init"]),

@@ -72,7 +72,7 @@ async def listed(*words: str) -> dict[str, Any]:
     return dict(json.loads(out)) if code == 0 else {}
 
 
-async def test_links_are_listed_shown_and_joined_with_jobs(nodes: list[Node]) -> None:
+async def test_links_are_listed_shown_and_joined_with_jobs(nodes: list[Node], tmp_path: Path) -> None:
     async def bad() -> bool:
         found = await listed("--bad")
         return bool(found.get("items")) and bool(found["items"][0].get("jobs")) and "ibdiagnet" in found["routing"].get("source", "")
@@ -101,5 +101,14 @@ async def test_links_are_listed_shown_and_joined_with_jobs(nodes: list[Node]) ->
 
     await until(busiest, 20, "the busiest port comes first")
     assert (await aegis("top", "--by", "size"))[0] == 2
+    for name, words in {"before": ["--bandwidth", "350"], "after": ["--bandwidth", "300", "--latency", "12"]}.items():
+        code, out, err = await aegis("sample", "--nodes", "n0,n1,n99", *words, "--json")
+        assert code == 0 and "n99" in err
+        (tmp_path / f"{name}.json").write_text(out)
+    sample = json.loads((tmp_path / "before.json").read_text())
+    assert (sample["ports"], sample["bitErrors"], sample["bits"]) == (2, 900, 32 * 10**9)
+    code, out, _ = await aegis("rollout", str(tmp_path / "before.json"), str(tmp_path / "after.json"))
+    assert code == 0 and "turn it off again: worse: bandwidth" in out
+    assert (await aegis("rollout", str(tmp_path / "before.json"), str(tmp_path / "reports/sw1.txt")))[0] == 2
     code, _, err = await aegis("show", "nothing of the kind")
     assert code == 3 and err.startswith("E104 no link")

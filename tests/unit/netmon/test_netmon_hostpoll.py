@@ -8,6 +8,7 @@ import pytest
 from aegis_agent.daemon.ports import message
 from aegis_netmon import hostpoll
 from aegis_netmon.hostpoll import NodePoll
+from aegis_netmon.hosts import Hosts
 from aegis_parsers.ib.live import PortReading, Reader, port_guid
 from aegis_proto.messages import BadMessage, decode, encode
 from aegis_proto.net import NodePorts, PortCounts
@@ -84,3 +85,20 @@ def test_what_is_no_poll_is_refused_whole(told: NodePorts) -> None:
 
 def test_where_there_is_no_infiniband_there_are_no_ports(tmp_path: Path) -> None:
     assert Reader(tmp_path / "nothing").poll() == []
+
+
+def test_a_roce_port_that_loses_its_carrier_has_a_dip(tmp_path: Path) -> None:
+    folder, net = tmp_path / "infiniband/mlx5_0/ports/1", tmp_path / "net/eth4"
+    for name, text in {"state": "4: ACTIVE", "link_layer": "Ethernet", "gid_attrs/ndevs/0": "eth4", "hw_counters/np_cnp_sent": "0"}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    net.mkdir(parents=True)
+    hosts, reader = Hosts(), Reader(tmp_path / "infiniband")
+    for n, count in enumerate((7, 7, 9)):
+        (net / "carrier_down_count").write_text(f"{count}\n")
+        hosts.take(travelled("n1", 10.0 * n, "boot", reader.poll()))
+    (port,) = hosts.ports.values()
+    assert port.health is not None and (port.health.state, port.health.flap.dips, port.flap.dips[0].downs) == ("watch", 1, 2)
+    assert "carrier_down rose by 2 in 20 s" in {finding.story for finding in port.health.findings}
+    (folder / "gid_attrs/ndevs/0").write_text("../../etc")
+    assert "carrier_down" not in reader.poll()[0].counters

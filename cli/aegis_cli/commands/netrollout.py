@@ -1,0 +1,86 @@
+"""`aegis net sample` and `aegis net rollout`: turning adaptive routing on, one pod first, by what was counted before and after.
+
+`sample` asks netmon and adds what was measured by hand; `rollout` compares two such files and needs no service.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from aegis_proto.net import SampleAnswer, SampleQuery
+
+from aegis_cli.client import Client
+from aegis_cli.client import run as run_async
+from aegis_cli.errors import CliError
+from aegis_cli.offline import core
+from aegis_cli.options import Env, command
+from aegis_cli.output import Column, builtins, table
+
+ROWS = [
+    Column("QUANTITY", lambda row: row.name),
+    Column("BEFORE", lambda row: None if row.before is None else f"{row.before:.3g}"),
+    Column("AFTER", lambda row: None if row.after is None else f"{row.after:.3g}"),
+    Column("VERDICT", lambda row: row.verdict),
+]
+MEANS = {"go": "go on to the next pod", "back": "turn it off again", "wait": "wait"}
+
+
+def register(group: typer.Typer) -> None:
+    """Add the commands."""
+
+    @command(group, "sample")
+    def sample(
+        env: Env,
+        *,
+        nodes: Annotated[str, typer.Option("--nodes", metavar="N1,N2", help="Nodes of the pod (all).")] = "",
+        bandwidth: Annotated[
+            float | None, typer.Option("--bandwidth", metavar="GBPS", help="Measured, by all_reduce_perf.", show_default=False)
+        ] = None,
+        latency: Annotated[float | None, typer.Option("--latency", metavar="US", help="Of small messages, measured.", show_default=False)] = None,
+    ) -> None:
+        """What the ports of a pod counted in the last minutes, to be compared by `aegis net rollout`: `aegis net sample --json > before.json`."""
+        wanted = tuple(filter(None, (name.strip() for name in nodes.split(","))))
+
+        async def work() -> SampleAnswer:
+            async with Client.of(env) as client:
+                return await client.query_net("sample", SampleQuery(wanted), SampleAnswer)
+
+        answer = run_async(work())
+        if answer.silent:
+            env.out.note(f"nothing is told by {', '.join(answer.silent)}")
+        body = {**builtins(answer), "bandwidthGbps": bandwidth, "latencyUs": latency}
+        text = f"{answer.ports} ports, {answer.seconds:.0f} s: {answer.packets} packets, {answer.retransmits} retransmits, {answer.drops} drops"
+        env.out.document("NetSample", body, f"{text}, {answer.bitErrors} errors in {answer.bits:.2g} bits")
+
+    @command(group, "rollout")
+    def rollout(
+        env: Env,
+        *,
+        before: Annotated[Path, typer.Argument(metavar="BEFORE", help="A sample from before the change.", show_default=False)],
+        after: Annotated[Path, typer.Argument(metavar="AFTER", help="A sample from after it.", show_default=False)],
+    ) -> None:
+        """Whether to go on with adaptive routing after one pod: retransmits, drops, bit errors, bandwidth and latency before and after."""
+        model = core("aegis_netmon.rollout", "aegis net rollout")
+        decision = model.judge(read(model, before), read(model, after))
+        text = f"{table(list(decision.rows), ROWS)}\n\n{MEANS[decision.step]}: {decision.reason}"
+        env.out.document("Rollout", decision, text, decision.step)
+
+
+def read(model: Any, path: Path) -> Any:
+    """A sample as `aegis net sample --json` wrote it. Counts that stand at their default are not in it."""
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CliError("E107", f"{path}: {error.strerror}", exit=2) from None
+    except ValueError:
+        body = None
+    if not isinstance(body, dict) or body.get("kind") != "NetSample":
+        raise CliError("E107", f"{path}: no sample", hint="aegis net sample --json > before.json", exit=2)
+    counts = {key: body.get(key, 0) for key in ("packets", "retransmits", "drops", "bits", "bitErrors")}
+    measured = [body.get(key) for key in ("bandwidthGbps", "latencyUs")]
+    if not all(isinstance(n, int | float) for n in counts.values()) or not all(n is None or isinstance(n, int | float) for n in measured):
+        raise CliError("E107", f"{path}: a count is no number", exit=2)
+    return model.Sample(*counts.values(), *measured)
