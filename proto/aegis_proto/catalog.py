@@ -132,6 +132,8 @@ PORTS = net.NodePorts(
 LINK = net.LinkInfo("0000000000200003-5-0000000000200010-2", "degraded", "leaf2 port 5", "spine1 port 2", jobs=(net.TouchedJob(JOB, False),))
 SUMMARY = api.JobSummary(JOB, "digits", NS, "RunCommand", 3, 3, 1, 3, 1, uid=UID, createdAt=AT)
 
+ISSUED = credapi.Issued("alice", "user", NS, "U" + "A" * 55, 1_796_000_000, 1_796_028_800)
+
 ENTRIES: list[Entry] = [
     # CTL
     Entry("aegis.job.{job}.state", subjects.job_state(JOB), "head of a job's state: the fence, and the order itself", Head, HEAD),
@@ -147,6 +149,7 @@ ENTRIES: list[Entry] = [
     ),
     Entry("aegis.cred.{job}.{shard}", subjects.cred(JOB), "which nkey holds which place, and what is revoked (aegis_credentials.record)"),
     Entry("aegis.cred._node.{node}", subjects.cred_node(NODE), "the same for a node daemon"),
+    Entry("aegis.cred._issued.{nkey}", subjects.cred_issued(ISSUED.nkey), "credentials that were issued, until they expire", credapi.Issued, ISSUED),
     Entry("aegis.cred._account.{account}", subjects.cred_account("people"), "revocations of FLEET and PEOPLE"),
     Entry(
         "aegis.lease.{replica}",
@@ -432,5 +435,14 @@ ENTRIES: list[Entry] = [
         credapi.RevokeRequest(job=JOB, pod="w0"),
         credapi.RevokeReply,
         credapi.RevokeReply(True),
+    ),
+    Entry(
+        "aegis.rpc.credentials.do.list.{namespace}",
+        subjects.rpc_do("credentials", "list", NS),
+        "what was issued and has not expired",
+        credapi.ListRequest,
+        credapi.ListRequest(),
+        credapi.ListReply,
+        credapi.ListReply((ISSUED,)),
     ),
 ]

@@ -6,6 +6,7 @@
 | aegis.rpc.credentials.do.vouch.<namespace> | master | VouchRequest | VouchReply |
 | aegis.rpc.credentials.do.issue.<namespace> | operator | IssueRequest | IssueReply |
 | aegis.rpc.credentials.do.revoke.<namespace> | operator | RevokeRequest | RevokeReply |
+| aegis.rpc.credentials.do.list.<namespace> | operator | ListRequest | ListReply |
 
 Every reply is the named struct or `{"error": {code, message, hint, details}}` (`api.read_reply`).
 """
@@ -117,4 +118,34 @@ class RevokeRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 class RevokeReply(msgspec.Struct, frozen=True, omit_defaults=True):
     revoked: bool
     """False: nobody held it."""
+    v: int = WIRE_VERSION
+
+
+class Issued(msgspec.Struct, frozen=True, omit_defaults=True):
+    """CTL `aegis.cred._issued.<nkey>`: credentials that were issued by request; the record goes when they expire.
+
+    `scope`: a namespace, a node, or "all". What `aegis setup` writes is not among them.
+    """
+
+    name: str
+    role: str
+    scope: str
+    nkey: str
+    issued: int  # seconds since 1970
+    expires: int = 0  # seconds since 1970; 0 = never
+    revoked: bool = False
+    """Filled in the answer: the bus refuses this nkey."""
+    v: int = WIRE_VERSION
+
+
+class ListRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was issued, of all namespaces, and has not expired."""
+
+    v: int = WIRE_VERSION
+
+
+class ListReply(msgspec.Struct, frozen=True, omit_defaults=True):
+    items: tuple[Issued, ...] = ()
+    """Newest first; at most 1000."""
+    more: bool = False
     v: int = WIRE_VERSION

@@ -174,6 +174,7 @@ PEOPLE: dict[str, dict[str, Any]] = {
             "aegis.rpc.jobcontroller.do.*.*",
             "aegis.rpc.credentials.do.issue.*",
             "aegis.rpc.credentials.do.revoke.*",
+            "aegis.rpc.credentials.do.list.*",
         ],
         sub_allow=[SELF, "aegis.view.>"],
         subs=1024,
@@ -253,6 +254,7 @@ PEOPLE_EXPORTS: list[dict[str, str]] = [
     _service("do-jobcontroller", "aegis.rpc.jobcontroller.do.*.*"),
     _service("do-issue", "aegis.rpc.credentials.do.issue.*"),
     _service("do-revoke", "aegis.rpc.credentials.do.revoke.*"),
+    _service("do-list", "aegis.rpc.credentials.do.list.*"),
     dict(name="view", subject="aegis.view.>", type="stream"),
 ]
 

@@ -29,6 +29,11 @@ def cred_node(node: str) -> str:
     return f"aegis.cred._node.{node}"
 
 
+def cred_issued(nkey: str) -> str:
+    """Credentials issued to a person, a tool or a node daemon."""
+    return f"aegis.cred._issued.{nkey}"
+
+
 def cred_account(account: str) -> str:
     """Revocations of an account that is no job's: fleet, people."""
     return f"aegis.cred._account.{account}"

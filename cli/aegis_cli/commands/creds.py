@@ -1,4 +1,4 @@
-"""`aegis setup` and `aegis creds issue|revoke`: the site, and credentials for people, tools and node daemons."""
+"""`aegis setup` and `aegis creds issue|ls|revoke`: the site, and credentials for people, tools and node daemons."""
 
 from __future__ import annotations
 
@@ -33,6 +33,14 @@ COLUMNS = [
     Column("SCOPE", lambda row: row["scope"]),
     Column("EXPIRES", lambda row: times.moment_of(row["expires"]) if row["expires"] else "never"),
     Column("FILE", lambda row: row["file"]),
+]
+
+
+LISTED = [
+    *COLUMNS[:4],
+    Column("STATE", lambda row: "revoked" if row["revoked"] else "ok"),
+    Column("ISSUED", lambda row: times.moment_of(row["issued"]), wide=True),
+    Column("NKEY", lambda row: row["nkey"]),
 ]
 
 
@@ -96,6 +104,31 @@ def register(app: typer.Typer) -> None:
         env.out.listing("CredList", [row], COLUMNS, lambda item: str(item["file"]))
         if role != "node" and not env.dry_run:
             env.out.note(f"use it: aegis context add NAME --server URL --creds {row['file']}   (other clients: inbox prefix _INBOX.{row['nkey']})")
+
+    @command(group, "ls")
+    def ls(env: Env) -> None:
+        """List what was issued and has not expired, newest first."""
+
+        async def work() -> credapi.ListReply:
+            async with Client.of(env) as client:
+                return read_reply(credapi.ListReply, await client.ask_credentials("list", client.namespace, credapi.ListRequest()))
+
+        reply = run_async(work())
+        rows: list[dict[str, object]] = [
+            {
+                "name": item.name,
+                "role": item.role,
+                "scope": item.scope,
+                "issued": rfc3339(item.issued * 1000),
+                "expires": rfc3339(item.expires * 1000) if item.expires else None,
+                "revoked": item.revoked,
+                "nkey": item.nkey,
+            }
+            for item in reply.items
+        ]
+        env.out.listing("CredList", rows, LISTED, lambda item: str(item["nkey"]))
+        if reply.more:
+            env.out.note(f"the newest {len(rows)} are shown; there are more")
 
     @command(group, "revoke", acting=True, reason=True)
     def revoke(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+import msgspec
 import structlog
 from aegis_bus.connection import Bus
 from aegis_bus.crashpoint import crashpoint
@@ -256,6 +257,14 @@ class Authority:
             raise Refusal("revoked", "E102 this nkey was revoked: make a new one")
         await self.records.change(subjects.cred_node(node), lambda record: rules.give(record, node, nkey))
         crashpoint("credentials.after-record")
+
+    async def issued(self) -> list[credapi.Issued]:
+        """Credentials that were issued by request and have not expired, with whether they are revoked now."""
+        revoked = {
+            *(await self.records.read(subjects.cred_account("people"))).revoked,
+            *(await self.records.read(subjects.cred_account("fleet"))).revoked,
+        }
+        return [msgspec.structs.replace(item, revoked=item.nkey in revoked) for item in await self.records.read_issued()]
 
     async def revoke_node(self, node: str) -> bool:
         """Cut off every daemon of `node`, enrolled or with issued credentials; a join token made later, or new credentials, let one in.

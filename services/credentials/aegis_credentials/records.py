@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import structlog
 from aegis_bus.connection import Bus
 from aegis_bus.errors import BusError, UnknownResult, WrongLastSequence
 from aegis_proto import messages, subjects
+from aegis_proto.credapi import Issued
 
 from aegis_credentials.record import CredRecord
+
+log = structlog.get_logger()
 
 STREAM = "CTL"
 TRIES = 20
@@ -51,6 +55,17 @@ class Records:
         """The records of all node daemons."""
         stored = await self._bus.get_many(STREAM, ["aegis.cred._node.*"], timeout=15.0)
         return [messages.decode(CredRecord, item.data) for item in stored if not item.marker]
+
+    async def read_issued(self) -> list[Issued]:
+        """What was issued by request and has not expired. A record that cannot be read is left out, and logged."""
+        found = []
+        for stored in await self._bus.get_many(STREAM, [subjects.cred_issued("*")], timeout=15.0):
+            try:
+                if not stored.marker:
+                    found.append(messages.decode(Issued, stored.data))
+            except messages.BadMessage as error:
+                log.warning("record left out", subject=stored.subject, error=str(error))
+        return found
 
     async def _load(self, subject: str) -> tuple[CredRecord, int]:
         stored = await self._bus.get(STREAM, subject, leader=True)

@@ -1,4 +1,4 @@
-"""The requests on the bus: join, vouch, issue, revoke. Who may ask is the bus's to enforce (roles.py); what is asked is checked here.
+"""The requests on the bus: join, vouch, issue, revoke, list. Who may ask is the bus's to enforce (roles.py); what is asked is checked here.
 
 Every refusal is an answer with a code; what is not a request of ours also goes to the dead letters.
 """
@@ -19,10 +19,13 @@ from aegis_proto.credapi import (
     MAX_CLAIMS,
     SERVICE,
     Given,
+    Issued,
     IssueReply,
     IssueRequest,
     JoinReply,
     JoinRequest,
+    ListReply,
+    ListRequest,
     RevokeReply,
     RevokeRequest,
     VouchReply,
@@ -37,6 +40,7 @@ log = structlog.get_logger()
 
 MAX_TTL = 366 * 86400.0
 JOIN_TTL = 3600.0
+MAX_LISTED = 1000
 _NAME = re.compile(r"[A-Za-z0-9@._ -]{0,64}\Z")
 _CODES = {"unknownJob": "E104", "ended": "E105", "superseded": "E105", "notYet": "E105"}
 
@@ -52,6 +56,7 @@ class Requests:
             "vouch": self._vouch,
             "issue": self._issue,
             "revoke": self._revoke,
+            "list": self._list,
         }
 
     async def start(self) -> None:
@@ -65,7 +70,7 @@ class Requests:
         verb, scope = subjects.token(subject, 4), subjects.token(subject, 5)
         try:
             if verb not in self._verbs or not ids.is_id(scope):
-                raise RequestRefused("E107", f"E107 {subject}: no such request", "join, vouch, issue and revoke, with a namespace")
+                raise RequestRefused("E107", f"E107 {subject}: no such request", "join, vouch, issue, revoke and list, with a namespace")
             return await self._verbs[verb](scope, data)
         except RequestRefused as refused:
             if refused.code == "E107":
@@ -133,9 +138,17 @@ class Requests:
         expires = 0 if for_ever else int(now + request.ttl)
         if request.role == "node":
             await self._authority.give_node(request.node, request.nkey)
+        noted = Issued(request.name or request.role, request.role, tags.get("namespace") or request.node or "all", request.nkey, int(now), expires)
+        await self._bus.publish(subjects.cred_issued(request.nkey), messages.encode(noted), ttl=request.ttl or None)
         jwt = self._authority.site.token(request.role, request.nkey, tags, name=request.name or request.role, expires=expires or None, now=now)
         log.info("issued", role=request.role, scope=scope, name=request.name, nkey=request.nkey, expires=expires)
         return IssueReply(jwt=jwt, expires=expires)
+
+    async def _list(self, scope: str, data: bytes) -> ListReply:
+        read_request(ListRequest, data)
+        found = await self._authority.issued()
+        found.sort(key=lambda item: (-item.issued, item.name))
+        return ListReply(tuple(found[:MAX_LISTED]), len(found) > MAX_LISTED)
 
     async def _revoke(self, scope: str, data: bytes) -> RevokeReply:
         request = read_request(RevokeRequest, data)

@@ -14,7 +14,7 @@ COMMANDS = [
     *(("job", verb) for verb in ["submit", "ls", "show", "events", "logs", "why", "attach", "wait", "stop", "suspend", "resume", "restart", "set"]),
     *(("node", verb) for verb in ["ls", "show", "taint", "untaint", "lost"]),
     *(("net", verb) for verb in ["ls", "show", "job", "top", "sample", "rollout", "sim", "parse"]),
-    *(("creds", verb) for verb in ["issue", "revoke"]),
+    *(("creds", verb) for verb in ["issue", "ls", "revoke"]),
     *(("context", verb) for verb in ["add", "use", "ls"]),
     *(("config", verb) for verb in ["show", "check", "init"]),
     *(("lemon", verb) for verb in ["rank", "show", "tune", "import", "generate"]),

@@ -130,6 +130,8 @@ def test_a_site_starts_by_hand_from_exactly_what_setup_wrote_and_revoking_a_node
     hand.started.remove(daemon)
     try:
         assert hand.json("creds", "revoke", "--node", "n1")["revoked"] is True
+        [listed] = hand.json("creds", "ls")["items"]
+        assert (listed["name"], listed["role"], listed["scope"], listed["expires"], listed["revoked"]) == ("n1", "node", "n1", None, True)
         hand.until(lambda: health() == "silent", "the daemon is cut off")
     finally:
         daemon.terminate()

@@ -25,6 +25,8 @@ from aegis_proto.credapi import (
     IssueRequest,
     JoinReply,
     JoinRequest,
+    ListReply,
+    ListRequest,
     RevokeReply,
     RevokeRequest,
     VouchReply,
@@ -205,6 +207,31 @@ async def test_a_namespace_that_is_no_id_is_refused(service: Running, scope: str
     """Asked past the bus's own check of the subject: a tag is made of it."""
     reply = await service.requests.answer(do("issue", scope), messages.encode(IssueRequest("user", nkey=Identity.new().public)))
     assert json.loads(messages.encode(reply))["error"]["code"] == "E107"
+
+
+async def test_what_was_issued_is_listed_until_it_expires_and_says_when_it_is_revoked(service: Running, operator: Bus) -> None:
+    alice, bob, node = (Identity.new().public for _ in range(3))
+    await issue(operator, role="user", nkey=alice, name="alice", ttl=60)
+    await issue(operator, role="operator", nkey=bob, name="bob", ttl=3600)
+    await issue(operator, role="node", nkey=node, node="listed-1", name="listed-1", ttl=0)
+    await revoke(operator, nkey=alice)
+    reply = read_reply(ListReply, await operator.request(do("list"), messages.encode(ListRequest())))
+    mine = {item.nkey: item for item in reply.items}
+    assert {(mine[k].name, mine[k].role, mine[k].scope, mine[k].revoked) for k in (alice, bob, node)} == {
+        ("alice", "user", "ml", True),
+        ("bob", "operator", "all", False),
+        ("listed-1", "node", "listed-1", False),
+    }
+    assert mine[node].expires == 0 and mine[alice].expires - mine[alice].issued == 60
+    stored = {key: await operator_record(service, key) for key in (alice, node)}
+    assert stored == {alice: "60s", node: ""}
+
+
+async def operator_record(service: Running, nkey: str) -> str:
+    """Lifetime of a record in the store."""
+    stored = await service.authority.bus.get("CTL", subjects.cred_issued(nkey))
+    assert stored is not None
+    return stored.headers.get("Nats-TTL", "")
 
 
 async def test_a_revoked_person_is_out_and_others_are_not(secured: Secured, service: Running, operator: Bus) -> None:

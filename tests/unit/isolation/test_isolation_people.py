@@ -26,6 +26,7 @@ MAY_ASK = [
     ("operator", "aegis.rpc.jobcontroller.do.taint.all"),
     ("operator", "aegis.rpc.credentials.do.issue.ml"),
     ("operator", "aegis.rpc.credentials.do.revoke.ml"),
+    ("operator", "aegis.rpc.credentials.do.list.ml"),
 ]
 
 
@@ -89,6 +90,7 @@ REFUSED = [
             "aegis.rpc.jobcontroller.do.taint.ml",
             "aegis.rpc.credentials.do.issue.ml",
             "aegis.rpc.credentials.do.revoke.ml",
+            "aegis.rpc.credentials.do.list.ml",
         )
     ),
 ]
