@@ -195,7 +195,7 @@ class Hub:
 
     # --- tests ----------------------------------------------------------------------------------------------------------------
 
-    def _give(self, groups: list[list[int]], what: str, seconds: float, link: str = "net") -> list[dict[str, Any]]:
+    def _give(self, groups: list[list[int]], what: str, seconds: float, link: str = "net", **more: float) -> list[dict[str, Any]]:
         """Run one test in each of the disjoint `groups` at once. For each: ok, text, speed (of its first member)."""
         offers = {(self.peers[i].ready["device"], self.peers[i].ready["backend"]) for group in groups for i in group}
         device, backend = offers.pop() if len(offers) == 1 else ("cpu", "gloo")
@@ -219,6 +219,7 @@ class Hub:
                     "seconds": seconds,
                     "what": what,
                     "link": link,
+                    **more,
                 }
                 self.peers[index].send(test)
         waiting = [(name, index) for name, group in zip(names, groups) for index in group]  # noqa: B905
@@ -308,6 +309,11 @@ class Hub:
                 break
             self._measure([list(pair) for pair in pairs], "net", measured, words)
             shares = relative(measured)
+        seconds = float(self.told.get("long", 0.0))
+        load = self._give([able], "long", seconds + WORLD_SECONDS, "load", during=seconds)[0] if seconds else {"ok": True}
+        if not load["ok"]:
+            self._tell_all("performance", False, f"one collective after the other for {seconds:g} s: {load['text']}", "collectiveLoad")
+            return
         for index in self.there:
             self._tell_speed(index, measured, shares, words)
 
@@ -342,9 +348,9 @@ class Hub:
 
     # --- words ----------------------------------------------------------------------------------------------------------------
 
-    def _tell_all(self, check: str, passed: bool, text: str) -> None:
+    def _tell_all(self, check: str, passed: bool, text: str, code: str = "") -> None:
         for index in self.there:
-            self._line(index, check, passed, text)
+            self._line(index, check, passed, text, code)
 
     def _line(self, index: int, check: str, passed: bool, text: str, code: str = "", **more: Any) -> None:
         self.peers[index].send({"line": {"check": check, "pass": passed, "result": text, "code": code, "values": {}, **more}})
