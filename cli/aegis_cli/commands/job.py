@@ -41,11 +41,13 @@ LIST = [
     Column("WORKERS", lambda job: f"{job.present}/{job.workers}" if job.present >= 0 else job.workers),
     Column("RESTARTS", lambda job: f"{min(job.recoverCount, job.maxRetry)}/{job.maxRetry}"),
     Column("STEP", lambda job: job.step if job.step >= 0 else ""),
+    Column("ETTR", lambda job: f"{job.ettr:.2f}" if job.ettr >= 0 else ""),
     Column("LAST-REASON", lambda job: job.failedReason or job.lastReason),
     Column("AGE", lambda job: age(time.time() - job.createdAt / 1000)),
     Column("NAMESPACE", lambda job: job.namespace, wide=True),
     Column("INC", lambda job: job.incarnation, wide=True),
     Column("USER", lambda job: job.user, wide=True),
+    Column("CKPT-AGE", lambda job: age(time.time() - job.checkpointAt / 1000) if job.checkpointAt else "", wide=True),
     Column("OWNER", lambda job: job.owner, wide=True),
     Column("MODE", lambda job: job.mode, wide=True),
 ]
