@@ -114,11 +114,12 @@ def _reading(group: typer.Typer) -> None:
         environment: running.Environment = None,
         checkpoint_dir: running.CheckpointDir = None,
         grace: running.Grace = None,
+        warm: running.Warm = None,
         suspended: Annotated[bool, typer.Option("--suspended", help="Do not start it before `job resume`.")] = False,
     ) -> None:
         """Hand a job in and return; prints only its id."""
         wishes = spec.Wishes(
-            tuple(cmd or ()), file, name, workers, nproc_per_node, max_retry, spares, tuple(environment or ()), checkpoint_dir, grace
+            tuple(cmd or ()), file, name, workers, nproc_per_node, max_retry, spares, tuple(environment or ()), checkpoint_dir, grace, warm
         )
         start = running.prepare(env, wishes)
         running.refuse_spares(start.spec)
