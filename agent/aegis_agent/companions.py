@@ -68,7 +68,13 @@ def _saver(worker: Worker) -> Companion:
     return SaverService(worker)
 
 
-COMPANIONS: tuple[Callable[[Worker], Companion], ...] = (_evidence, _checkpoints, _flight, _monitor, _saver)
+def _first_layer(worker: Worker) -> Companion:
+    from aegis_agent.firstlayer import FirstLayer
+
+    return FirstLayer(worker)
+
+
+COMPANIONS: tuple[Callable[[Worker], Companion], ...] = (_evidence, _checkpoints, _flight, _monitor, _saver, _first_layer)
 """Made in this order, once per worker. Imported when made: a bare command needs none of them."""
 
 

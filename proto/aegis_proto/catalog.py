@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from aegis_proto import api, api_nodes, blobs, credapi, logs, messages, metrics, net, subjects
+from aegis_proto import api, api_nodes, blobs, credapi, logs, messages, metrics, net, snapshots, subjects
 from aegis_proto.examples import (
     AT,
     BLOB,
@@ -32,6 +32,7 @@ from aegis_proto.examples import (
     PRESENT,
     REPORTS,
     SLOT,
+    SNAPSHOT,
     SPEC,
     STATUS,
     STORED,
@@ -137,7 +138,7 @@ ENTRIES: list[Entry] = [
         VERDICT,
     ),
     # LOGS, METRICS, BLOBS, DLQ
-    Entry("aegis.job.{job}.log.{pod}", subjects.job_log(JOB, "w0"), "log lines of a worker, in batches", logs.LogBatch, LOG_BATCH, reserved=True),
+    Entry("aegis.job.{job}.log.{pod}", subjects.job_log(JOB, "w0"), "log lines of a worker, in batches", logs.LogBatch, LOG_BATCH),
     Entry(
         "aegis.job.{job}.metric.{pod}",
         subjects.job_metric(JOB, "w0"),
@@ -153,7 +154,6 @@ ENTRIES: list[Entry] = [
         "pieces of flight records, stacks, snapshots; loss allowed",
         blobs.BlobPiece,
         BLOB,
-        reserved=True,
     ),
     Entry(
         "aegis.dlq.{service}.{stream}.{source}",
@@ -296,6 +296,15 @@ ENTRIES: list[Entry] = [
         logs.VerdictsQuery(JOB),
         logs.VerdictsAnswer,
         logs.VerdictsAnswer((VERDICT,)),
+    ),
+    Entry(
+        "aegis.rpc.lognexus.query.snapshots.{namespace}",
+        subjects.rpc_query("lognexus", "snapshots", NS),
+        "how the machines of a job looked when its runs failed",
+        snapshots.SnapshotsQuery,
+        snapshots.SnapshotsQuery(JOB),
+        snapshots.SnapshotsAnswer,
+        snapshots.SnapshotsAnswer((SNAPSHOT,)),
     ),
     # requests: netmon
     Entry(

@@ -279,7 +279,9 @@ def _reading(group: typer.Typer) -> None:
                 except (CliError, BusError):
                     pending = None
                 told = await client.verdicts(detail.summary.job)
-                return why.explain(detail, [item.event for item in found.items], pending, incarnation, timeline, verdicts=told)
+                looked = await verdicts.machines(client, detail.summary.job) if isinstance(client, Client) else ()
+                every = [item.event for item in found.items]
+                return why.explain(detail, every, pending, incarnation, timeline, verdicts=told, machines=looked)
 
         explanation = run_async(work())
         env.out.document("Explanation", explanation, why.render(explanation, evidence), explanation.job)
