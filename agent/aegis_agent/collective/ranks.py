@@ -5,6 +5,7 @@ Says each stage before it begins, so that whoever ends it knows where it stood. 
 
 from __future__ import annotations
 
+import os
 import time
 from datetime import timedelta
 from typing import Any
@@ -47,6 +48,8 @@ def run(test: dict[str, Any], say: Any) -> dict[str, float]:
             __import__({"npu": "torch_npu", "musa": "torch_musa", "mlu": "torch_mlu"}[test["device"]])
         device = torch.device(test["device"], test["local"])
         getattr(torch, test["device"]).set_device(test["local"])
+    if test.get("interface"):
+        os.environ["GLOO_SOCKET_IFNAME"] = test["interface"]
     say("store")
     limit = timedelta(seconds=test["seconds"])
     host, port = test["store"]

@@ -9,7 +9,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from aegis_master.rounds import FINDINGS, check_name
 
-KNOWN = frozenset({"process", *FINDINGS})
+KNOWN = frozenset({"process", "environment", *FINDINGS})
 """Checks that have a label of their own."""
 MOST_CHECKS = 32
 
