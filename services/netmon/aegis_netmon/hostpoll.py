@@ -22,6 +22,7 @@ GUID = re.compile(r"[0-9a-f]{16}")
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 MOST_PORTS, MOST_NAMES = 256, 256
 MOST_COUNT = 2**63 - 1
+MOST_GBPS, MOST_MINUTES = 1e5, 1e8
 
 
 class PortPoll(NamedTuple):
@@ -67,9 +68,27 @@ def port_of(node: str, at: float, told: NodePorts, port: PortCounts) -> PortPoll
     values = {name: value for name, value in zip(told.names, port.values, strict=False) if value != ABSENT and name not in NOT_COUNTS}
     if any(value is not None and not 0 <= value <= MOST_COUNT for value in values.values()):
         raise BadMessage(f"{node} {port.device}: a count below zero or above {MOST_COUNT}")
+    if not numbers_fit(port):
+        raise BadMessage(f"{node} {port.device}: numbers that no port has")
     poll = Poll(port.guid or f"{node}/{port.device}", port.port, at, values, f"{told.boot}.{port.load}") if values else None
     seen = Seen(node, port.device, port.port, up(port.state), port.layer or "InfiniBand", port.gbps)
     return PortPoll(seen, poll, port.guid, port.note, port.optics, port.firmware)
+
+
+def numbers_fit(port: PortCounts) -> bool:
+    """Rates, times and bit error rates that can be: what is computed with them stays a number."""
+    optics = port.optics or Optics()
+    shares = (optics.rawBer, optics.effectiveBer, optics.symbolBer)
+    counts = (optics.effectiveErrors, optics.symbolErrors, *optics.lanes, *optics.fec.values())
+    return (
+        0 <= (port.gbps or 0) <= MOST_GBPS
+        and 0 <= (optics.gbps or 0) <= MOST_GBPS
+        and 0 <= (optics.minutes or 0) <= MOST_MINUTES
+        and all(share is None or 0 <= share <= 1 for share in shares)
+        and all(count is None or 0 <= count <= MOST_COUNT for count in counts)
+        and len(optics.lanes) <= 64
+        and all(key.isascii() and key.isdigit() and len(key) <= 3 for key in optics.fec)
+    )
 
 
 def up(state: str | None) -> bool | None:

@@ -74,7 +74,7 @@ class Intake:
             self._take(hostpoll.read(node, item.time_ms / 1000, decode(NodePorts, item.data)))
         except BadMessage as error:
             self._refuse(item, node, str(error))
-        except Exception as error:  # a number that nothing can be computed with costs its node this poll, nobody else anything
+        except Exception as error:  # a defect of ours must not keep all other nodes from being read
             log.exception("%s", item.subject)
             self._refuse(item, node, f"{type(error).__name__}: {error}")
         else:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from aegis_agent.daemon.ports import message
-from aegis_netmon import hostpoll
+from aegis_netmon import hostpoll, kept, verdicts
 from aegis_netmon.hostpoll import NodePoll
 from aegis_netmon.hosts import Hosts
+from aegis_netmon.incidents import KeptIncidents
 from aegis_netmon.picture import Picture
 from aegis_parsers.ib.live import PortReading, Reader, port_guid
 from aegis_proto.messages import BadMessage, decode, encode
-from aegis_proto.net import NodePorts, PortCounts
+from aegis_proto.net import ABSENT, NodePorts, Optics, PortCounts
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 
 def travelled(node: str, at: float, boot: str, ports: list[PortReading]) -> NodePoll:
@@ -138,3 +143,33 @@ def test_a_silent_node_s_ports_are_unknown_and_a_port_that_is_gone_is_down() -> 
 
 def two_of(n: int) -> list[PortReading]:
     return [*told(f"{n:016x}", 0), PortReading("mlx5_1", 1, f"{n + 64:016x}", "ACTIVE", None, 400.0, "InfiniBand", 5, {"symbol_error": 0})]
+
+
+REALS = st.one_of(st.none(), st.floats(), st.sampled_from([0.0, 1e-300, 1e308, -1.0, 5e-324]))
+STATES = st.sampled_from([None, "ACTIVE", "DOWN", "?"])
+COUNTS = st.one_of(st.none(), st.integers(-2, 2**70), st.sampled_from([ABSENT, 0, 15, 255, 65535, 2**63 - 1]))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            COUNTS, COUNTS, REALS, st.sampled_from([None, "ACTIVE", "DOWN", "?"]), st.tuples(REALS, REALS, REALS, REALS), st.integers(-5, 10**15)
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_whatever_a_daemon_tells_is_refused_or_judged(polls: list[Any]) -> None:
+    hosts = Hosts()
+    picture = Picture(hosts)
+    for n, (one, other, gbps, state, optics, at) in enumerate(polls):
+        row = PortCounts("mlx5_0", 1, "", state, gbps, "InfiniBand", n // 3, (one, other), optics=Optics(at, *optics))
+        try:
+            hosts.take(hostpoll.read("n1", 10.0 * n, NodePorts("b", at, ("symbol_error", "port_rcv_data"), (row,), booted=at // 2)))
+        except BadMessage:
+            continue
+        picture.round(10.0 * n)
+        for line in picture.lines.values():
+            verdicts.of_link(picture.info(line, 10.0 * n), 1)
+    kept.give_back(msgspec.msgpack.decode(msgspec.msgpack.encode(kept.gather(hosts, picture.watch, KeptIncidents(), 1, "")), type=kept.Kept), Hosts())
