@@ -121,6 +121,7 @@ class Executor:
         self.environ = dict(environ)
         self.reaper = None
         self.run: Run | None = None
+        self.state_dir = None
         self.index = pod_index(task.pod)
         self._progress = Progress()
         self._machine = self.world.machines[task.node]

@@ -10,7 +10,7 @@ from aegis_proto import messages, subjects
 from aegis_proto.messages import Era, Fact
 from aegis_proto.phases import FactKind, Phase
 from simulation import run, world
-from simulation.scenes import a_machine_is_lost_and_a_victim_is_heard_first, fails, machine_of, told, when_it_runs
+from simulation.scenes import a_machine_is_lost_and_a_victim_is_heard_first, fails, machine_of, phase_is, told, when, when_it_runs
 from simulation.world import Options, Result, World
 
 SEEDS = range(3)
@@ -165,3 +165,19 @@ def test_what_a_preempted_worker_did_to_its_peers_is_not_counted(seed: int, at_o
     result = played(seed, play)
     assert any("kind=takenBack" in line for line in result.story), run.tell(result)
     assert (result.phase, result.retries) == ("Succeed", "0:0:0"), run.tell(result)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_run_that_nobody_could_order_is_no_healthy_run(seed: int) -> None:
+    """All have passed the checks while nobody owned the job. It runs from its order on, and gives no budget back for the time before."""
+
+    def play(scene: World) -> None:
+        def dies() -> None:
+            assert scene.check.state is not None
+            scene.end_process(scene.replicas[scene.check.state.head.owner.replica].process)
+
+        when_it_runs(scene, lambda: fails(scene, "w1"), after=0.1)
+        when(scene, phase_is(scene, Phase.TROUBLESHOOTING), dies, every=0.002)
+
+    result = played(seed, play, reset_after=2.0, run_for=(1.0, 1.0))
+    assert (result.phase, result.counted, result.retries) == ("Succeed", 1, "1:1:1"), run.tell(result)

@@ -279,6 +279,10 @@ class JobOwner:
         before = batch.state
         try:
             after, effects = machine.step(before, event, at)
+            if after.head.phase is Phase.RUN_COMMAND and before.head.phase is not Phase.RUN_COMMAND:
+                # It runs from its order on, however long ago the answers came that nobody was there to read.
+                at = max(at, self.shared.clock.now_ms())
+                after, effects = machine.step(before, event, at)
         except Exception:
             # The machine is wrong about this one event. The state is as it was before it; the job goes on without it, and people are told.
             log.exception("event refused by the machine", job=self.job, kind=type(event).__name__)
@@ -398,7 +402,6 @@ class JobOwner:
             if transition.counted:
                 metrics.FAILURES.labels(transition.cause or "unknown").inc()
             self._measure_recovery(transition)
-            metrics.round_ended(self.state.head, transition)
         if transitions and self.state.head.phase.terminal:
             metrics.ended(self.state.head)
         if transitions or notes:
