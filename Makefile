@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TORCH := 2.13.0
 
-.PHONY: demo test test-integration kubernetes lint bench docs clean
+.PHONY: demo test test-integration kubernetes lint bench docs clean help
 
 demo: $(VENV)/.ready
 	$(BIN)/aegis demo
@@ -41,6 +41,9 @@ $(VENV)/.ready: pyproject.toml
 
 clean:
 	rm -rf $(VENV)
+
+help:
+	@sed -n '/^make /p' CONTRIBUTING.md
 
 -include tests/simulation/sim.mk
 -include spec/spec.mk

@@ -10,9 +10,10 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import tempfile
 import time
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import run
@@ -77,19 +78,16 @@ def narrowed(config_text: str, mutant: Mutant, liveness: bool, action: bool) -> 
     return kept + f"{kind} {mutant.expect}\n" + "\n".join(tail) + "\n"
 
 
-def verdict(mutant: Mutant, texts: dict[str, str], workers: int) -> tuple[bool, str, float, int]:
+def verdict(mutant: Mutant, texts: dict[str, str]) -> tuple[bool, str, float, int]:
     """(caught by the named one, what was said, seconds, distinct states)."""
     start = time.monotonic()
     if mutant.expect == "cfg":
         known = tla.configs()
         text = seeded(mutant, (tla.HERE / mutant.file).read_text())
-        path = tla.HERE / "mutants" / f".{mutant.file}"
-        path.write_text(text)
-        try:
-            changed = replace(tla.read_config(path, {"." + k: v for k, v in texts.items()}), name=Path(mutant.file).stem)
-        finally:
-            path.unlink()
-        changed = replace(changed, module=changed.module.lstrip("."))
+        with tempfile.TemporaryDirectory(prefix="aegis-spec-") as folder:
+            path = Path(folder) / mutant.file
+            path.write_text(text)
+            changed = tla.read_config(path, texts)
         said = tla.incomplete([changed if c.name == changed.name else c for c in known], texts)
         return bool(said), said[0] if said else "nothing", time.monotonic() - start, 0
     module = Path(mutant.file).stem
@@ -107,10 +105,10 @@ def verdict(mutant: Mutant, texts: dict[str, str], workers: int) -> tuple[bool, 
     )
     if mutant.expect in named["LIVENESS"] and config_text not in _HEALTHY:
         # A liveness property that fails without the fault would be "caught" for nothing.
-        if not tla.check(module, config_text, texts, workers=workers, timeout=120.0, small=True).passed:
+        if not tla.check(module, config_text, texts, timeout=120.0, small=True).passed:
             raise tla.SpecError(f"mutant {mutant.name}: {mutant.expect} fails without the fault too")
         _HEALTHY.add(config_text)
-    result = tla.check(module, config_text, texts | {module: text}, workers=workers, timeout=120.0, small=True)
+    result = tla.check(module, config_text, texts | {module: text}, timeout=120.0, small=True)
     if result.error:
         raise tla.SpecError(f"mutant {mutant.name}: does not run: {result.error}")
     return result.violated == mutant.expect, result.violated or "survives", time.monotonic() - start, result.distinct
@@ -119,24 +117,29 @@ def verdict(mutant: Mutant, texts: dict[str, str], workers: int) -> tuple[bool, 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("only", nargs="*")
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--processes", type=int, default=tla.PROCESSES, help="mutants to check side by side")
     options = parser.parse_args()
     texts = tla.modules()
     bad = []
-    print(f"{'mutant':<26}{'module':<18}{'caught by':<26}{'states':>8}{'seconds':>9}  what is wrong")
-    for mutant in load():
-        if options.only and mutant.name not in options.only:
-            continue
+    began = time.monotonic()
+    chosen = [mutant for mutant in load() if not options.only or mutant.name in options.only]
+
+    def judged(mutant: Mutant) -> tuple[bool, str, float, int]:
         try:
-            caught, said, seconds, distinct = verdict(mutant, texts, options.workers)
+            return verdict(mutant, texts)
         except tla.SpecError as error:
-            caught, said, seconds, distinct = False, "DOES NOT COUNT", 0.0, 0
             print(f"  {error}", file=sys.stderr)
+            return False, "does not count", 0.0, 0
+
+    print(f"{'mutant':<26}{'module':<18}{'caught by':<26}{'states':>8}{'seconds':>9}  what is wrong")
+    for mutant, (caught, said, seconds, distinct) in zip(chosen, tla.side_by_side(judged, chosen, options.processes), strict=True):
         shown = mutant.expect if caught else f"SURVIVES ({said})"
         print(f"{mutant.name:<26}{mutant.file:<18}{shown:<26}{distinct:>8,}{seconds:>9.1f}  {mutant.what}", flush=True)
         if not caught:
             bad.append(mutant.name)
-    print(f"{len(load()) - len(bad) if not options.only else ''} caught" if not bad else f"NOT CAUGHT: {' '.join(bad)}")
+    print(f"{len(chosen) - len(bad)} of {len(chosen)} caught, {time.monotonic() - began:.0f} s")
+    if bad:
+        print(f"NOT CAUGHT: {' '.join(bad)}")
     return 1 if bad else 0
 
 

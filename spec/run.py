@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -19,7 +20,9 @@ SEED = {"AegisSeed": 26_778, "AegisPhase": 26_778, "AegisMessages": 44_826}
 
 def stale_translations(texts: dict[str, str]) -> list[str]:
     """Modules whose checked-in translation is not what the translator makes of their algorithm."""
-    return [name for name, text in texts.items() if tla.is_pluscal(text) and tla.translate(text, name) != text]
+    written = [name for name, text in texts.items() if tla.is_pluscal(text)]
+    fresh = tla.side_by_side(lambda name: tla.translate(texts[name], name), written, tla.PROCESSES)
+    return [name for name, text in zip(written, fresh, strict=True) if text != texts[name]]
 
 
 def wrap(label: str, names: tuple[str, ...]) -> str:
@@ -29,7 +32,7 @@ def wrap(label: str, names: tuple[str, ...]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("only", nargs="*", help="configurations to run (default: all)")
-    parser.add_argument("--workers", type=int, default=2, help="TLC worker threads")
+    parser.add_argument("--processes", type=int, default=tla.PROCESSES, help="models to run side by side")
     parser.add_argument("--translate", action="store_true", help="write fresh translations into the modules first")
     parser.add_argument("--report", type=Path, help="write the table as JSON")
     parser.add_argument("--list", action="store_true", help="check translations and configurations only; run no model")
@@ -43,12 +46,14 @@ def main() -> int:
     complaints = [f"{name}.tla: the translation is not current; run `spec/run.py --translate`" for name in stale_translations(texts)]
     found = tla.configs()
     complaints += tla.incomplete(found, texts)
+    began = time.monotonic()
     print(f"{'model':<22}{'distinct':>10}{'seed':>9}{'depth':>7}{'seconds':>9}  result")
     rows = []
-    for config in found:
-        if options.list or (options.only and config.name not in options.only):
-            continue
-        result = tla.check(config.module, (tla.HERE / f"{config.name}.cfg").read_text(), texts, workers=options.workers)
+    chosen = [] if options.list else [config for config in found if not options.only or config.name in options.only]
+    results = tla.side_by_side(
+        lambda config: tla.check(config.module, (tla.HERE / f"{config.name}.cfg").read_text(), texts), chosen, options.processes
+    )
+    for config, result in zip(chosen, results, strict=True):
         reached = config.name.endswith("Reached")
         passed = bool(result.violated) if reached else result.passed
         said = "reached" if reached and passed else "holds" if passed else (result.violated and f"VIOLATED: {result.violated}") or result.error
@@ -60,6 +65,9 @@ def main() -> int:
             complaints.append(f"{config.name}: {said}\n{tla.trace(result.output)}")
         row = {key: value for key, value in asdict(result).items() if key != "output"}
         rows.append({"model": config.name, "seed": seed, "passed": passed, **row, "invariants": config.invariants, "properties": config.properties})
+    if not options.list:
+        held = sum(row["passed"] for row in rows)
+        print(f"{held} of {len(rows)} models hold, {sum(row['distinct'] for row in rows):,} distinct states, {time.monotonic() - began:.0f} s")
     if options.report:
         options.report.write_text(json.dumps({"models": rows, "complaints": complaints}, indent=1) + "\n")
     for complaint in complaints:

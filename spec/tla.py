@@ -13,9 +13,16 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+PROCESSES = os.cpu_count() or 1
+"""Model checkers that run side by side: most models are too small to keep more than one thread busy."""
 HERE = Path(__file__).resolve().parent
 SECTIONS = ("INVARIANTS", "ACTIONS", "LIVENESS")
 """Headings `\\* ==== NAME ====` in a module; what is defined below one is a property of that sort."""
@@ -168,13 +175,19 @@ def property_at(text: str, line: int) -> str:
     return name
 
 
+def side_by_side(work: Callable[[Item], Answer], items: Iterable[Item], processes: int) -> Iterator[Answer]:
+    """`work` of each item, `processes` at once, in the order of the items. A SpecError of one is raised in its place."""
+    with ThreadPoolExecutor(processes) as pool:
+        yield from pool.map(work, items)
+
+
 def check(
     module: str,
     config_text: str,
     texts: dict[str, str],
     *,
-    workers: int = 2,
-    heap: str = "6g",
+    workers: int = 1,
+    heap: str = "4g",
     extra: tuple[str, ...] = (),
     keep: Path | None = None,
     timeout: float = 1800.0,
