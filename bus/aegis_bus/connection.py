@@ -101,7 +101,9 @@ class Bus(Supervisor):
 
     def check_size(self, link: Link, subject: str, data: bytes, headers: Headers | None) -> None:
         """`Rejected`, before anything is sent, when the server would close the connection for the size of this message."""
-        size = len(data) + sum(len(key) + len(value) + 4 for key, value in (headers or {}).items()) + 14
+        size = len(data) + 14
+        if headers:
+            size += sum([len(key) + len(value) + 4 for key, value in headers.items()])
         if size > self._payload_limit(link):
             raise errors.Rejected(f"{subject}: {size} bytes, the bus takes {self._payload_limit(link)}; not sent")
 

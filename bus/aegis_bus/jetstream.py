@@ -12,7 +12,7 @@ import functools
 import math
 import secrets
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
@@ -61,7 +61,8 @@ class Stored(msgspec.Struct, frozen=True):
         return "Nats-Marker-Reason" in self.headers
 
 
-def payload_limit(tags: Collection[str]) -> int:
+@functools.lru_cache(maxsize=64)
+def payload_limit(tags: tuple[str, ...]) -> int:
     """Bytes that credentials with these tags may send in one message."""
     scoped = any(tag.startswith(("pod:", "node:")) for tag in tags)
     return AGENT_PAYLOAD if scoped else 1 << 30

@@ -144,6 +144,8 @@ class Supervisor:
 
     async def wait_connected(self, timeout: float) -> None:
         """Return when connected; `Unreachable` or `CredentialsRefused` after `timeout` seconds, saying why not."""
+        if self.connected:
+            return
         try:
             async with asyncio.timeout(timeout):
                 while not self.connected:

@@ -154,18 +154,14 @@ class Client:
 
     # --- what the process sends ------------------------------------------------------------------------------------------------------
 
-    def _arrival(self, before: float) -> float:
-        """When what leaves now comes to the other side: not before what left earlier, not during a cut."""
-        at = self.loop.now + self.network.latency()
-        at = max(at, before)
-        cut = self.process.cut_until
-        return at if at > cut else cut
-
     def _post(self, work: Callable[..., None], *args: Any) -> None:
-        """Do `work` at the server when what is sent now arrives there."""
-        self._to_server = at = self._arrival(self._to_server)
+        """Do `work` at the server when what is sent now arrives there: not before what was sent earlier, not during a cut."""
+        at = self.loop.now + self.network.latency()
+        at = at if at > self._to_server else self._to_server
+        cut = self.process.cut_until
+        self._to_server = at = at if at > cut else cut
         if len(self._under_way) > 64:
-            self._under_way = [handle for handle in self._under_way if handle.when() > self.loop.now]
+            self._under_way = [handle for handle in self._under_way if handle._when > self.loop.now]
         self._under_way.append(self.loop.call_at(at, self._arrives, work, args, context=self._nobody))
 
     def _arrives(self, work: Callable[..., None], args: tuple[Any, ...]) -> None:
@@ -215,11 +211,20 @@ class Client:
     # --- what the process gets ---------------------------------------------------------------------------------------------------------
 
     def _return(self, work: Callable[..., None], *args: Any) -> None:
-        self._to_client = at = self._arrival(self._to_client)
+        at = self.loop.now + self.network.latency()
+        at = at if at > self._to_client else self._to_client
+        cut = self.process.cut_until
+        self._to_client = at = at if at > cut else cut
         self._under_way.append(self.loop.call_at(at, work, *args, context=self._context))
 
     def deliver(self, sid: int, subject: str, data: bytes, headers: Headers | None, reply: str) -> None:
-        self._return(self._received, sid, Msg(subject, data, headers, reply))
+        """One message leaves the server for this client."""
+        loop = self.loop
+        at = loop.now + self.network.latency()
+        at = at if at > self._to_client else self._to_client
+        cut = self.process.cut_until
+        self._to_client = at = at if at > cut else cut
+        self._under_way.append(loop.call_at(at, self._received, sid, Msg(subject, data, headers, reply), context=self._context))
 
     def _received(self, sid: int, msg: Msg) -> None:
         handler = self._handlers.get(sid)

@@ -7,8 +7,8 @@ Owns the clock of a simulated world. No thread, no file, no real sleep. Every ca
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
-import heapq
 import logging
 import sys
 import warnings
@@ -16,6 +16,7 @@ from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 import msgspec
@@ -75,8 +76,12 @@ class Loop(asyncio.AbstractEventLoop):
         self.errors: list[str] = []
         self._ready: deque[Handle] = deque()
         self._timers: list[tuple[float, int, Handle]] = []
+        self._far: dict[int, list[tuple[float, int, Handle]]] = {}
+        """Timers from `_near` on, by their second: most are cancelled before it comes, and those never enter the heap."""
+        self._near = 1.0
         self._n = 0
         self._stop = False
+        self.create_future = functools.partial(asyncio.Future, loop=self)  # type: ignore[method-assign, assignment]
         self._graves: list[Handle] = []
         """Callbacks of dead processes: kept, so that no coroutine of theirs is closed (and cleans up) while the world goes on."""
 
@@ -93,24 +98,37 @@ class Loop(asyncio.AbstractEventLoop):
     def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
         handle = Handle(callback, args, context if context is not None else copy_context(), when)
         self._n += 1
-        heapq.heappush(self._timers, (when, self._n, handle))
+        if when < self._near:
+            heappush(self._timers, (when, self._n, handle))
+        else:
+            self._far.setdefault(int(when), []).append((when, self._n, handle))
         return handle
 
     def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
         when = self.now + delay if delay > 0.0 else self.now
         handle = Handle(callback, args, context if context is not None else copy_context(), when)
         self._n += 1
-        heapq.heappush(self._timers, (when, self._n, handle))
+        if when < self._near:
+            heappush(self._timers, (when, self._n, handle))
+        else:
+            self._far.setdefault(int(when), []).append((when, self._n, handle))
         return handle
 
-    def create_future(self) -> asyncio.Future[Any]:
-        return asyncio.Future(loop=self)
+    def _approach(self) -> bool:
+        """The next second that has timers comes into the heap; False when there is none."""
+        if not self._far:
+            return False
+        second = min(self._far)
+        self._near = second + 1.0
+        self._timers += [timer for timer in self._far.pop(second) if not timer[2].gone]
+        heapify(self._timers)
+        return True
 
     def create_task(self, coro: Any, *, name: Any = None, context: Context | None = None) -> asyncio.Task[Any]:
         return asyncio.Task(coro, loop=self, name=name, context=context)
 
-    def get_debug(self) -> bool:
-        return False
+    get_debug = bool  # type: ignore[assignment]
+    """False, as fast as it goes: asked for each future."""
 
     def is_running(self) -> bool:
         return True
@@ -150,7 +168,7 @@ class Loop(asyncio.AbstractEventLoop):
         before = events._get_running_loop()
         events._set_running_loop(self)
         self._stop = False
-        ready, timers, pop, current = self._ready, self._timers, heapq.heappop, PROCESS
+        ready, timers, current = self._ready, self._timers, PROCESS
         try:
             while not self._stop:
                 if ready:
@@ -162,10 +180,12 @@ class Loop(asyncio.AbstractEventLoop):
                     if when > until and not handle.gone:
                         self.now = until
                         return
-                    pop(timers)
+                    heappop(timers)
                     if handle.gone:
                         continue
-                    self.now = max(self.now, when)
+                    self.now = when if when > self.now else self.now
+                elif self._approach():
+                    continue
                 else:
                     return
                 process = handle.context.get(current)
@@ -223,7 +243,7 @@ class Loop(asyncio.AbstractEventLoop):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                for waiting in (self._ready, self._timers, self._graves):
+                for waiting in (self._ready, self._timers, self._far, self._graves):
                     waiting.clear()
                 work()
                 self._ready.clear()

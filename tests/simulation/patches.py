@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import asyncio.mixins
+import functools
+import operator
 import random
 import secrets
 import sys
@@ -14,15 +16,18 @@ import time
 from asyncio import events
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 import aegis_bus.connection
 import aegis_bus.identity
 import aegis_bus.link
+import aegis_bus.subscription
 import msgspec
+import prometheus_client
 import prometheus_client.metrics
 from aegis_proto import messages
-from aegis_proto.state import Head
+from aegis_proto.state import Head, HeadView, JobSpec
 from simulation import client
 from simulation.loop import PROCESS, START, Loop
 from simulation.timeouts import timeout
@@ -33,11 +38,7 @@ class Clock:
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-
-    def monotonic(self) -> float:
-        return self._loop.now
-
-    perf_counter = monotonic
+        self.monotonic = self.perf_counter = functools.partial(operator.attrgetter("now"), loop)
 
     def time(self) -> float:
         process = PROCESS.get()
@@ -57,7 +58,7 @@ class Secrets:
     def token_hex(self, nbytes: int = 32) -> str:
         """Nobody guesses here: it is enough that no two are the same."""
         self._n += 1
-        return f"{self._n:0{2 * nbytes}x}"
+        return f"{self._n:x}".zfill(2 * nbytes)
 
     def randbelow(self, limit: int) -> int:
         return self._rng.randrange(limit)
@@ -107,8 +108,26 @@ def labels(metric: Any, *values: Any, **named: Any) -> Any:
     return found
 
 
+def headers_of(msg: client.Msg) -> client.Headers:
+    """As of `aegis_bus.link`: the simulated client names all headers by strings."""
+    return msg.headers or {}
+
+
+def unmeasured(metric: Any, amount: float = 1.0) -> None:
+    """Stands for `inc`, `dec`, `set` and `observe` of metrics: nobody scrapes a simulated process."""
+
+
+MEASURES = (
+    (prometheus_client.Counter, "inc"),
+    (prometheus_client.Gauge, "inc"),
+    (prometheus_client.Gauge, "dec"),
+    (prometheus_client.Gauge, "set"),
+    (prometheus_client.Histogram, "observe"),
+)
+
+
 class Remembered:
-    """A decoder that knows what it has decoded: every process of a world reads the same heads, and they are frozen."""
+    """A decoder that knows what it has decoded: many processes of a world read the same, and it is frozen."""
 
     def __init__(self, kind: type) -> None:
         self._decode = msgspec.json.Decoder(kind).decode
@@ -120,6 +139,9 @@ class Remembered:
         if found is None:
             found = self._known[data] = self._decode(data)
         return found
+
+
+READ_BY_MANY = (Head, HeadView, JobSpec, messages.LeaseData, messages.Era, messages.Place, messages.Slot, messages.NodeSpec, messages.NodeStatus)
 
 
 class OrderedSet(dict[Any, None]):
@@ -152,6 +174,18 @@ def new_identity(jwt: str = "") -> Identity:
     return Identity(process.name if process is not None else "?", _numbers[0])
 
 
+@functools.lru_cache(maxsize=1)
+def _users(modules: int) -> list[tuple[ModuleType, ModuleType]]:
+    """Each module of Aegis that uses `time`, `secrets` or `random`, with the one it uses. `modules`: how many are loaded, as far as is known."""
+    return [
+        (module, real)
+        for name, module in list(sys.modules.items())
+        if name.startswith("aegis_")
+        for real in (time, secrets, random)
+        if module.__dict__.get(real.__name__) is real
+    ]
+
+
 @contextmanager
 def installed(network: client.Network, rng: random.Random) -> Iterator[None]:
     """The world of `network` is the one that runs. Not to be nested."""
@@ -164,15 +198,16 @@ def installed(network: client.Network, rng: random.Random) -> Iterator[None]:
         saved.append((owner, name, owner.__dict__[name]))
         setattr(owner, name, value)
 
-    for module_name, module in list(sys.modules.items()):
-        if module_name.startswith("aegis_"):
-            for real, stand_in in stand_ins.items():
-                if module.__dict__.get(real.__name__) is real:
-                    put(module, real.__name__, stand_in)
-    put(messages, "_decoders", {**messages._decoders, Head: Remembered(Head)})
+    for module, real in _users(len(sys.modules)):
+        put(module, real.__name__, stand_ins[real])
+    put(messages, "_decoders", {**messages._decoders, **{kind: Remembered(kind) for kind in READ_BY_MANY}})
     put(asyncio, "timeout", timeout)
     put(asyncio.mixins._LoopBoundMixin, "_get_loop", lambda self: events._get_running_loop())
     put(prometheus_client.metrics.MetricWrapperBase, "labels", labels)
+    for kind, verb in MEASURES:
+        put(kind, verb, unmeasured)
+    put(aegis_bus.link, "headers_of", headers_of)
+    put(aegis_bus.subscription, "headers_of", headers_of)
     put(aegis_bus.link, "Client", client.Client)
     put(aegis_bus.connection, "Bus", Bus)
     put(aegis_bus.identity.Identity, "new", staticmethod(new_identity))

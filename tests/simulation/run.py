@@ -21,7 +21,8 @@ from simulation import world
 from simulation.coverage import Coverage
 from simulation.faults import WEIGHTS
 
-CHUNK = 50
+CHUNK = 100
+"""Seeds that one child process plays: it keeps what is left of each world, about 1 MB, and starts with cold memory."""
 SAY = 1000
 """Seeds after which the runner says how far it is."""
 

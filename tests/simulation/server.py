@@ -7,10 +7,9 @@ rest. The same contract tests run against this and against a real nats-server (`
 from __future__ import annotations
 
 import base64
-import copy
 import functools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -47,9 +46,21 @@ class Stream:
     last: int = 0
     dedup: dict[str, tuple[int, float]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.subjects: tuple[str, ...] = tuple(self.config.get("subjects", ()))
+        self.largest: int = self.config.get("max_msg_size", -1)
+        self.window: float = self.config.get("duplicate_window", 120_000_000_000) / 1e9
+        self.republish: dict[str, str] | None = self.config.get("republish")
+        self.most: int = self.config.get("max_msgs_per_subject", -1)
+
     @property
     def first(self) -> int:
         return next(iter(self.messages), self.last + 1 if self.last else 0)
+
+    def copy(self) -> Stream:
+        messages = {m.seq: Message(m.seq, m.subject, m.data, m.headers, m.at_ms) for m in self.messages.values()}
+        by_subject = {subject: list(seqs) for subject, seqs in self.by_subject.items()}
+        return Stream(self.name, self.config, messages, by_subject, self.last, dict(self.dedup))
 
     def last_of(self, subject: str) -> int:
         seqs = self.by_subject.get(subject)
@@ -79,7 +90,7 @@ class Pull:
 class Consumer:
     name: str
     stream: str
-    patterns: list[str]
+    patterns: tuple[str, ...]
     position: int
     """Sequence of the stream to look at next."""
     delivered: int = 0
@@ -88,7 +99,7 @@ class Consumer:
     pulls: list[Pull] = field(default_factory=list)
 
     def wants(self, subject: str) -> bool:
-        return any(matches(pattern, subject) for pattern in self.patterns)
+        return matches_any(self.patterns, subject)
 
 
 @dataclass
@@ -118,11 +129,31 @@ def matches(pattern: str, subject: str) -> bool:
     return len(wanted) == len(tokens)
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=1 << 16)
+def matches_any(patterns: tuple[str, ...], subject: str) -> bool:
+    return any(matches(pattern, subject) for pattern in patterns)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def republished(source: str, dest: str, subject: str) -> str:
+    """The subject under which a message of a stream that republishes `source` to `dest` is heard; "" when it is not."""
+    if not matches(source, subject):
+        return ""
+    wanted, tokens = source.split("."), subject.split(".")
+    if wanted[-1] == ">":
+        return ".".join([*dest.split(".")[:-1], *tokens[len(wanted) - 1 :]])
+    wild = [token for want, token in zip(wanted, tokens, strict=True) if want == "*"]
+    for i, token in enumerate(wild, 1):
+        dest = dest.replace(f"{{{{wildcard({i})}}}}", token)
+    return dest
+
+
+@functools.lru_cache(maxsize=1024)
 def _second(seconds: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
+@functools.lru_cache(maxsize=1024)
 def stamp(ms: int) -> str:
     """RFC 3339, as the server writes it."""
     return f"{_second(ms // 1000)}.{ms % 1000:03d}000000Z"
@@ -192,12 +223,12 @@ class Server:
 
     def backup(self) -> dict[str, Stream]:
         """A copy of what is on disk now."""
-        return copy.deepcopy(self.streams)
+        return {name: stream.copy() for name, stream in self.streams.items()}
 
     def restore(self, backup: dict[str, Stream]) -> None:
         """What is on disk is that copy from now on; its ids of messages are long forgotten. Only while down."""
         assert self.down
-        self.streams = copy.deepcopy(backup)
+        self.streams = {name: stream.copy() for name, stream in backup.items()}
         self._stream_of.clear()
         for stream in self.streams.values():
             stream.dedup.clear()
@@ -224,10 +255,10 @@ class Server:
             self._listeners[pattern].remove((client, sid, queue))
             self._routes.clear()
 
-    def _route(self, subject: str) -> list[Listener]:
+    def _route(self, subject: str) -> Sequence[Listener]:
         if subject.startswith("_INBOX."):
             inbox, _, last = subject.rpartition(".")
-            return self._inboxes.get(inbox, []) if last else []
+            return self._inboxes.get(inbox, ()) if last else ()
         found = self._routes.get(subject)
         if found is None:
             heard = self._patterns.get(subject)
@@ -238,19 +269,17 @@ class Server:
 
     def _send(self, subject: str, data: bytes, headers: Headers | None, reply: str = "", to: str = "") -> int:
         """To everybody who listens on `to` (default: the subject itself); how many."""
-        routes = self._route(to or subject)
-        if not routes:
-            return 0
+        lose = self.lose_delivery
         groups: dict[str, list[Listener]] | None = None
         n = 0
-        for entry in routes:
+        for entry in self._route(to or subject):
             client, sid, queue = entry
             if queue:
                 groups = groups if groups is not None else {}
                 groups.setdefault(queue, []).append(entry)
                 continue
             n += 1
-            if self.lose_delivery is None or not self.lose_delivery(client, subject):
+            if lose is None or not lose(client, subject):
                 client.deliver(sid, subject, data, headers, reply)
         if groups is not None:
             for members in groups.values():
@@ -275,13 +304,10 @@ class Server:
                 answer = self._publish(stream, client, subject, data, headers or {})
             except Refused as refused:
                 answer = json(refused.body)
-            if (
-                self.again is not None
-                and stream.name == "REPORTS"
-                and not subject.endswith(".fact.job")
-                and (late := self.again(subject)) is not None
-            ):
-                self.loop.call_later(late, self._store_again, subject, data, context=self._context)
+            if self.again is not None and stream.name == "REPORTS" and not subject.endswith(".fact.job"):
+                late = self.again(subject)
+                if late is not None:
+                    self.loop.call_later(late, self._store_again, subject, data, context=self._context)
             if reply and answer is not None:
                 self._send(reply, answer, None)
         elif reply and not heard:
@@ -293,27 +319,35 @@ class Server:
             self._stored(stream, [self._append(stream, subject, data, {})], None)
 
     def _status(self, reply: str, status: str, description: str = "", **headers: str) -> None:
-        told = {"Status": status, **({"Description": description} if description else {})}
-        self._send(reply, b"", told | {name.replace("_", "-"): value for name, value in headers.items()})
+        told = {"Status": status}
+        if description:
+            told["Description"] = description
+        for name, value in headers.items():
+            told[name.replace("_", "-")] = value
+        self._send(reply, b"", told)
 
     def _holder(self, subject: str) -> Stream | None:
-        if subject not in self._stream_of:
-            self._stream_of[subject] = next(
-                (s for s in self.streams.values() if any(matches(pattern, subject) for pattern in s.config.get("subjects", ()))), None
-            )
-        return self._stream_of[subject]
+        try:
+            return self._stream_of[subject]
+        except KeyError:
+            found = None
+            if not subject.startswith("_INBOX."):
+                for stream in self.streams.values():
+                    if matches_any(stream.subjects, subject):
+                        found = stream
+                        break
+            self._stream_of[subject] = found
+            return found
 
     def _publish(self, stream: Stream, client: Client | None, subject: str, data: bytes, headers: Headers) -> bytes | None:
-        limit = stream.config.get("max_msg_size", -1)
-        if 0 < limit < len(data):
+        if 0 < stream.largest < len(data):
             raise Refused(10054, "message size exceeds maximum allowed")
         if "Nats-Batch-Id" in headers:
             return self._batch(stream, client, subject, data, headers)
         ident = headers.get("Nats-Msg-Id")
-        window = stream.config.get("duplicate_window", 120_000_000_000) / 1e9
         if ident is not None and self.dedup:
             known = stream.dedup.get(ident)
-            if known is not None and self.loop.now - known[1] < window:
+            if known is not None and self.loop.now - known[1] < stream.window:
                 return json({"stream": stream.name, "seq": known[0], "duplicate": True})
         self._check(stream, subject, headers, {})
         message = self._append(stream, subject, data, headers)
@@ -366,14 +400,15 @@ class Server:
 
     def _append(self, stream: Stream, subject: str, data: bytes, headers: Headers) -> Message:
         stream.last += 1
-        kept = {key: value for key, value in headers.items() if not key.startswith("Nats-Batch")}
-        message = Message(stream.last, subject, data, kept, self.now_ms)
+        if "Nats-Batch-Id" in headers:
+            headers = {key: value for key, value in headers.items() if not key.startswith("Nats-Batch")}
+        message = Message(stream.last, subject, data, headers, self.now_ms)
         stream.messages[message.seq] = message
         seqs = stream.by_subject.setdefault(subject, [])
         seqs.append(message.seq)
-        most = stream.config.get("max_msgs_per_subject", -1)
-        if headers.get("Nats-Rollup") == "sub":
-            most = 1
+        if not headers and stream.most <= 0:
+            return message
+        most = 1 if headers.get("Nats-Rollup") == "sub" else stream.most
         while 0 < most < len(seqs):
             stream.drop(seqs[0])
         if "Nats-TTL" in headers:
@@ -382,9 +417,10 @@ class Server:
 
     def _stored(self, stream: Stream, messages: list[Message], client: Client | None) -> None:
         self.on_stored(stream, messages, client)
-        for message in messages:
-            self._republish(stream, message)
-        for consumer in [c for c in self.consumers.values() if c.stream == stream.name]:
+        if stream.republish:
+            for message in messages:
+                self._republish(stream, message)
+        for consumer in [c for c in self.consumers.values() if c.pulls and c.stream == stream.name]:
             self._serve(consumer)
 
     def _expire_in(self, stream: Stream, message: Message, after: float) -> None:
@@ -402,20 +438,9 @@ class Server:
             self._stored(stream, [made], None)
 
     def _republish(self, stream: Stream, message: Message) -> None:
-        rule = stream.config.get("republish")
-        if not rule:
-            return
-        if not matches(rule["src"], message.subject):
-            return
-        source, tokens = rule["src"].split("."), message.subject.split(".")
-        if source[-1] == ">":
-            target = ".".join([*rule["dest"].split(".")[:-1], *tokens[len(source) - 1 :]])
-        else:
-            wild = [token for wanted, token in zip(source, tokens, strict=True) if wanted == "*"]
-            target = rule["dest"]
-            for i, token in enumerate(wild, 1):
-                target = target.replace(f"{{{{wildcard({i})}}}}", token)
-        if not self._route(target):
+        assert stream.republish is not None
+        target = republished(stream.republish["src"], stream.republish["dest"], message.subject)
+        if not target or not self._route(target):
             return
         seqs = stream.by_subject.get(message.subject, [])
         told = {
@@ -523,8 +548,8 @@ class Server:
         if "multi_last" not in body:
             self._direct_one(stream, body.get("seq", 0), reply)
             return
-        patterns = body["multi_last"]
-        found = sorted(seqs[-1] for subject, seqs in stream.by_subject.items() if any(matches(pattern, subject) for pattern in patterns))
+        patterns = tuple(body["multi_last"])
+        found = sorted([seqs[-1] for subject, seqs in stream.by_subject.items() if matches_any(patterns, subject)])
         if len(found) > DIRECT_SUBJECTS:
             self._status(reply, "413", "Too Many Results")
         elif not found:
@@ -544,21 +569,19 @@ class Server:
             self._direct_send(stream, message, reply)
 
     def _direct_send(self, stream: Stream, message: Message, reply: str, more: Headers | None = None) -> None:
-        told = {
-            **message.headers,
-            **(more or {}),
+        told = message.headers | {
             "Nats-Stream": stream.name,
             "Nats-Subject": message.subject,
             "Nats-Sequence": str(message.seq),
             "Nats-Time-Stamp": stamp(message.at_ms),
         }
-        self._send(reply, message.data, told)
+        self._send(reply, message.data, told if more is None else told | more)
 
     # --- consumers ---------------------------------------------------------------------------------------------------------------------
 
     def _create_consumer(self, stream_name: str, name: str, config: dict[str, Any]) -> dict[str, Any]:
         stream = self._find(stream_name)
-        consumer = Consumer(name, stream_name, config.get("filter_subjects", [">"]), max(1, config.get("opt_start_seq", 1)))
+        consumer = Consumer(name, stream_name, tuple(config.get("filter_subjects", (">",))), max(1, config.get("opt_start_seq", 1)))
         if config["deliver_policy"] == "last_per_subject":
             consumer.only = sorted(seqs[-1] for subject, seqs in stream.by_subject.items() if consumer.wants(subject))
             consumer.position = stream.last + 1

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from asyncio import events
+from asyncio import events, tasks
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any
 
+from simulation.loop import Loop
 
-class Done:
-    """An awaitable that has nothing to wait for."""
-
-    __slots__ = ()
-
-    def __await__(self) -> Done:
-        return self
-
-    def __iter__(self) -> Done:
-        return self
-
-    def __next__(self) -> NoReturn:
-        raise StopIteration
-
-
-_DONE = Done()
+_DONE: asyncio.Future[None] = Loop().create_future()
+"""An awaitable that has nothing to wait for."""
+_DONE.set_result(None)
 
 
 class Timeout:
@@ -36,10 +24,10 @@ class Timeout:
         self._expired = False
         self._timer: Any = None
 
-    def __aenter__(self) -> Done:
+    def __aenter__(self) -> asyncio.Future[None]:
         loop = events._get_running_loop()
         assert loop is not None
-        task = asyncio.current_task(loop)
+        task = tasks._current_tasks.get(loop)  # type: ignore[attr-defined]
         assert task is not None
         self._task = task
         self._cancelling = task.cancelling()
@@ -52,7 +40,7 @@ class Timeout:
         self._expired = True
         self._task.cancel()
 
-    def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> Done:
+    def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> asyncio.Future[None]:
         if self._timer is not None:
             self._timer.cancel()
         elif self._expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
@@ -61,6 +49,5 @@ class Timeout:
         return _DONE
 
 
-def timeout(delay: float | None) -> Timeout:
-    """As `asyncio.timeout`."""
-    return Timeout(delay)
+timeout = Timeout
+"""As `asyncio.timeout`."""

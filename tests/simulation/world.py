@@ -22,8 +22,10 @@ import aegis_agent.worker
 import aegis_bus.connection
 import aegis_jobcontroller.cache
 import aegis_jobcontroller.facts
+import aegis_jobcontroller.nodes
 import aegis_jobcontroller.service
 import aegis_jobcontroller.world
+import aegis_master.metrics
 import structlog
 from aegis_agent.handover import WorkerTask
 from aegis_bus.errors import BusError, WrongLastSequence
@@ -359,6 +361,9 @@ def _staged(world: World) -> Iterator[None]:
     put(aegis_agent.presence, "ports", agents.Ports)
     put(aegis_agent.companions, "COMPANIONS", ())
     put(agents, "WORLD", world)
+    put(aegis_jobcontroller.nodes, "_gauges", lambda world: None)  # nobody scrapes a simulated process
+    put(aegis_master.metrics, "show_job", lambda before, head: None)
+    put(aegis_master.metrics, "forget_job", lambda head: None)
     find = transitions.find
 
     def found(source: Phase | None, target: Phase, trigger: transitions.Trigger) -> transitions.Edge | None:

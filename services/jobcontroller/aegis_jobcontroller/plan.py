@@ -15,7 +15,7 @@ Rules (DESIGN.md §2, §5; design-attacks I, M, P)
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -128,22 +128,27 @@ def refusal(job: Job, node: Node, world: World, taken: frozenset[tuple[str, str]
 
 def plan(world: World) -> list[Action]:
     """Everything that should be written now, in order: what ends first, then what is taken as it is, then what begins."""
-    adopted = list(_adoptions(world))
+    claims = list(_claims(world))
+    adopted = list(_adoptions(world, claims))
     spared = {(assign.node, assign.slot) for assign in adopted}
     ending = [action for action in _endings(world) if isinstance(action, Retire) or (action.node, action.slot) not in spared]
-    return [*ending, *adopted, *(_beginnings(world, adopted) if world.settled else ())]
+    return [*ending, *adopted, *(_beginnings(world, adopted, claims) if world.settled else ())]
 
 
 # --- adoptions -----------------------------------------------------------------------------------------------------------------
 
 
-def _adoptions(world: World) -> Iterator[Assign]:
+Claim = tuple[Node, SlotStatus, Job]
+"""What a daemon says that runs: its node, its word, the job."""
+
+
+def _adoptions(world: World, claims: Iterable[Claim]) -> Iterator[Assign]:
     """Workers that run though no record says so: the store was restored from an older copy. They are recorded where they are, and train on.
 
     A daemon's word alone moves nobody: only the attempt that the state names is recorded, and only where there is no record to overrule.
     """
     done: set[tuple[str, str]] = set()
-    for node, status, job in _claims(world):
+    for node, status, job in claims:
         pod, placed = (status.job, status.pod), world.places.get((status.job, status.pod))
         held = node.holding(status.slot).slot
         mine = status.slot in node.names() and (held.job, held.pod) in (("", ""), pod)
@@ -153,7 +158,7 @@ def _adoptions(world: World) -> Iterator[Assign]:
             yield Assign(*pod, status.attempt, node.name, status.slot, seq, node.holding(status.slot).seq)
 
 
-def _claims(world: World) -> Iterator[tuple[Node, SlotStatus, Job]]:
+def _claims(world: World) -> Iterator[Claim]:
     """What daemons say that runs, of attempts that no record is as new as, where such a word may count: nothing is on record, the agent itself
     has told the state that it runs there, or the job asks everybody what runs."""
     for node in sorted(world.nodes.values(), key=lambda n: natural(n.name)):
@@ -212,9 +217,9 @@ def _ending(world: World, node: Node, slot: str) -> Action | None:
 # --- beginnings ----------------------------------------------------------------------------------------------------------------
 
 
-def _beginnings(world: World, adopted: Sequence[Assign]) -> list[Action]:
+def _beginnings(world: World, adopted: Sequence[Assign], claims: Iterable[Claim]) -> list[Action]:
     taken = {(assign.node, assign.slot) for assign in adopted}
-    found_again = {(status.job, status.pod) for _, status, _ in _claims(world)}  # those of a later attempt wait until the state names it
+    found_again = {(status.job, status.pod) for _, status, _ in claims}  # those of a later attempt wait until the state names it
     load = {node.name: sum(node.holding(slot).key is not None for slot in node.names()) for node in world.nodes.values()}
     actions: list[Action] = []
     for job in sorted(world.jobs.values(), key=lambda j: (-j.spec.priority, j.head.createdAt, j.head.job)):
