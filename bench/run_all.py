@@ -26,6 +26,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "agent_rest": (),
     "agent_times": (),
     "recovery": (),
+    "checks": (),
     "lemon_lanl": (),
     "lemon_scale": (),
     "classify": (),

@@ -56,7 +56,25 @@ def _flight(worker: Worker) -> Companion:
     return Flight(worker)
 
 
-COMPANIONS: tuple[Callable[[Worker], Companion], ...] = (_evidence, _checkpoints, _flight)
+def _monitor(worker: Worker) -> Companion:
+    from aegis_agent.monitors.companion import Monitor
+
+    return Monitor(worker)
+
+
+def _saver(worker: Worker) -> Companion:
+    from aegis_agent.subservice import SaverService
+
+    return SaverService(worker)
+
+
+def _first_layer(worker: Worker) -> Companion:
+    from aegis_agent.firstlayer import FirstLayer
+
+    return FirstLayer(worker)
+
+
+COMPANIONS: tuple[Callable[[Worker], Companion], ...] = (_evidence, _checkpoints, _flight, _monitor, _saver, _first_layer)
 """Made in this order, once per worker. Imported when made: a bare command needs none of them."""
 
 

@@ -1,6 +1,7 @@
 """The control socket of a worker: JSON lines over a unix socket, 0600, each peer known by SO_PEERCRED.
 
-The training may say `progress`, `checkpoint` and `expect-long`, and ask `status`; it may never stop, taint or order anything. Two lines of Python:
+The training may say `progress`, `checkpoint`, `expect-long` and `saver`, and ask `status`; it may never stop, taint or order anything. Two lines of
+Python:
     s = socket.socket(socket.AF_UNIX); s.connect(os.environ["AEGIS_CONTROL_SOCKET"])
     s.sendall(b'{"verb": "progress", "step": 100}\\n')
 """
@@ -27,14 +28,15 @@ _PRIVATE = "aegis-socket-"
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One line from the child. `step` for progress and checkpoint, `seconds` for expect-long."""
+    """One line from the child. `step` for progress and checkpoint, `seconds` for expect-long, `path` for saver."""
 
     verb: str
     step: Number = -1
     seconds: float = 0.0
+    path: str = ""
 
 
-VERBS = ("checkpoint", "progress", "expect-long", "status")
+VERBS = ("checkpoint", "progress", "expect-long", "saver", "status")
 
 Answer = dict[str, Any]
 

@@ -20,7 +20,7 @@ from aegis_proto.ids import pod_index
 
 from aegis_agent import ports
 from aegis_agent.control import Answer, ControlSocket, Request, socket_path
-from aegis_agent.env import RunPlan
+from aegis_agent.env import RunPlan, rank_environment
 from aegis_agent.handover import EXIT_FILE, FLIGHT_DIR, LOG_DIR, Exit, Status, WorkerTask, now_ms, write_exit, write_status
 from aegis_agent.output import Sink, with_time
 from aegis_agent.progress import Progress
@@ -30,6 +30,7 @@ from aegis_agent.scope import scope_id
 
 if TYPE_CHECKING:
     from aegis_agent.logroad import LogRoad
+    from aegis_agent.warm import Standby
 
 FORWARDED = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH, signal.SIGCONT)
 """Passed on to the command as they are; SIGTERM and SIGINT mean something to the agent itself."""
@@ -49,6 +50,9 @@ class Executor:
         self.progress = Progress()
         self.index = pod_index(task.pod)
         self.state_dir: Path | None = None
+        self.standby: Standby | None = None
+        self.on_saver: Callable[[str], None] | None = None
+        """Told the folder when a training begins to save by the saver."""
         self._own_dir = False
         self._control: ControlSocket | None = None
         self._warned: set[str] = set()
@@ -75,11 +79,14 @@ class Executor:
             control = ControlSocket(socket_path(folder), lambda request: self._answer(request, status))
             await control.open()
             self._control = control
+            self._open_standby(folder)
         except OSError as error:
             self.say(f"going on without {'a control socket' if self.state_dir else 'a state directory'}: {error}")
 
     async def close(self, last: Exit) -> None:
         """The last word, everywhere; then nothing is left of us."""
+        if self.standby is not None:
+            self.standby.close()
         if self._control is not None:
             await self._control.close()
         for sink in (self.out, self.err):
@@ -111,30 +118,32 @@ class Executor:
         if self.run is not None:
             self.run.send_signal(number)
 
+    def _open_standby(self, folder: Path) -> None:
+        """A warm standby, where the job wants one and its command is a plain python script."""
+        spec = self.task.spec
+        if not spec.warm or self.light or not self.task.job:
+            return
+        from aegis_agent.warm import Standby, python_command
+
+        command = python_command(spec.command)
+        if command is None:
+            self.say("no warm standby: the command is not a plain python script. Restarts are cold")
+            return
+        scope = scope_id(self.task.uid, self.task.pod, self.task.attempt, "agent")
+        env = rank_environment(self.environ, self._plan(0, "", 0, spec.nprocPerNode, scope), 0)
+        self.standby = Standby(self.reaper, command, env, cwd=spec.cwd, folder=folder, say=self.say)
+        self.standby.open()
+
     # --- the run ----------------------------------------------------------------------------------------------------------------
 
     def start(self, incarnation: int, address: str, port: int, *, bare: bool = False) -> Run:
         """Start the command as run `incarnation`, with rank 0's store at `address:port`. The run before must be gone."""
         task, spec = self.task, self.task.spec
-        plan = RunPlan(
-            job=task.job,
-            pod=task.pod,
-            attempt=task.attempt,
-            incarnation=incarnation,
-            index=self.index,
-            workers=task.workers,
-            nproc=1 if bare else spec.nprocPerNode,
-            address=address,
-            port=port,
-            max_restarts=spec.maxRetry,
-            scope=scope_id(task.uid or f"local-{os.getpid()}", task.pod, task.attempt, incarnation),
-            socket=str(self._control.path) if self._control is not None else "",
-            error_dir=str(self.state_dir / LOG_DIR / str(incarnation)) if self.state_dir is not None else "",
-            flight_dir=self._flight_dir(incarnation) if task.job else "",
-            namespace=task.namespace if task.job else "",
-            node=task.node,
-            user=spec.env,
-        )
+        scope = scope_id(task.uid or f"local-{os.getpid()}", task.pod, task.attempt, incarnation)
+        plan = self._plan(incarnation, address, port, 1 if bare else spec.nprocPerNode, scope)
+        last = self.run
+        if self.standby is not None and last is not None and last.failed_early:
+            self.standby.give_up(f"run {last.plan.incarnation}, started out of it, failed at once")
         progress = self.progress = Progress(began=time.monotonic())
         if self.state_dir is not None:
             (self.state_dir / EXIT_FILE).unlink(missing_ok=True)
@@ -153,6 +162,7 @@ class Executor:
             bare=bare,
             inherit=bare and task.raw,
             road=self.road,
+            standby=self.standby,
         )
         warning = self.run.nested.warning if self.run.nested else None
         if warning and warning not in self._warned:
@@ -172,6 +182,28 @@ class Executor:
         except OSError:
             return ""
         return str(folder)
+
+    def _plan(self, incarnation: int, address: str, port: int, nproc: int, scope: str) -> RunPlan:
+        task = self.task
+        return RunPlan(
+            job=task.job,
+            pod=task.pod,
+            attempt=task.attempt,
+            incarnation=incarnation,
+            index=self.index,
+            workers=task.workers,
+            nproc=nproc,
+            address=address,
+            port=port,
+            max_restarts=task.spec.maxRetry,
+            scope=scope,
+            socket=str(self._control.path) if self._control is not None else "",
+            error_dir=str(self.state_dir / LOG_DIR / str(incarnation)) if self.state_dir is not None else "",
+            flight_dir=self._flight_dir(incarnation) if task.job else "",
+            namespace=task.namespace if task.job else "",
+            node=task.node,
+            user=task.spec.env,
+        )
 
     def start_plain(self) -> Run:
         """Start the command without Aegis: ranks from what the platform alone says; where it says nothing, the environment is left as it is."""
@@ -198,6 +230,10 @@ class Executor:
             if not 0 < request.seconds <= 86400:
                 return {"ok": False, "error": f"expect-long {request.seconds:g}: between 0 and 86400 seconds"}
             self.progress.expect_long(request.seconds, now)
+        elif request.verb == "saver":
+            if self.on_saver is None or not os.path.isabs(request.path):
+                return {"ok": False, "error": f"saver {request.path!r}: an absolute path, of a managed worker"}
+            self.on_saver(request.path)
         else:
             return {"status": msgspec.to_builtins(status())}
         return {}

@@ -5,6 +5,7 @@ aegis-agent run [--nproc-per-node N] ... [--] cmd ...
 aegis-agent worker --task FILE          (started by the node daemon; - is stdin)
 aegis-agent node ...                    (the node daemon)
 aegis-agent check list | run NAME...|all [--json]
+aegis-agent check prolog | epilog [--job ID] [--seconds S]  (deep tests around a job)
 aegis-agent parse TOOL FILE [--json]
 aegis-agent ctl status [--socket PATH]
 """

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
@@ -40,12 +40,14 @@ def become_subreaper() -> None:
 class Child:
     """A started process. `exit` resolves to its return code: >= 0 as exited, -n when ended by signal n."""
 
-    def __init__(self, popen: subprocess.Popen[bytes], exited: asyncio.Future[int]) -> None:
-        self.pid = popen.pid
+    def __init__(
+        self, pid: int, stdout: IO[bytes] | None, stderr: IO[bytes] | None, exited: asyncio.Future[int], popen: subprocess.Popen[bytes] | None = None
+    ) -> None:
+        self.pid = pid
         self.exit = exited
         self.ended_at = 0  # ms since 1970
-        self.stdout = popen.stdout
-        self.stderr = popen.stderr
+        self.stdout = stdout
+        self.stderr = stderr
         self._popen = popen  # kept: its destructor would look for the process
 
     @property
@@ -62,7 +64,8 @@ class Child:
                     return
 
     def ended(self, code: int) -> None:
-        self._popen.returncode = code
+        if self._popen is not None:
+            self._popen.returncode = code
         self.ended_at = time.time_ns() // 1_000_000
         if not self.exit.done():
             self.exit.set_result(code)
@@ -132,7 +135,13 @@ class Reaper:
 
         options: dict[str, Any] = dict(env=dict(env), cwd=cwd or None, stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=tuple(pass_fds), bufsize=0)
         popen = subprocess.Popen(list(argv), start_new_session=True, preexec_fn=before_exec, **options)  # noqa: PLW1509 (main thread, prctl only)
-        child = Child(popen, asyncio.get_running_loop().create_future())
+        return self._keep(Child(popen.pid, popen.stdout, popen.stderr, asyncio.get_running_loop().create_future(), popen), helper)
+
+    def adopt(self, pid: int, stdout: IO[bytes] | None, stderr: IO[bytes] | None, *, helper: bool = False) -> Child:
+        """A process that somebody else has forked and that is our child now, before it can end."""
+        return self._keep(Child(pid, stdout, stderr, asyncio.get_running_loop().create_future()), helper)
+
+    def _keep(self, child: Child, helper: bool) -> Child:
         self.children[child.pid] = child
         if helper:
             self.helpers.add(child.pid)

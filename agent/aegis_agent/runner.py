@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aegis_proto.phases import LostReason
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from aegis_proto.logs import LogKind
 
     from aegis_agent.logroad import LogRoad
+    from aegis_agent.warm import Standby
 
 OUT: LogKind = "out"
 ERR: LogKind = "err"
@@ -85,6 +86,7 @@ class Run:
         bare: bool = False,
         inherit: bool = False,
         road: LogRoad | None = None,
+        standby: Standby | None = None,
     ) -> None:
         self.plan = plan
         self.argv = list(argv)
@@ -106,6 +108,9 @@ class Run:
         self._bare = bare
         self._inherit = inherit
         self._road = road
+        self._standby = None if bare or self.nested else standby
+        self.warm = False
+        """Started out of a standby that had packages imported."""
         self._ranks: list[_Rank] = []
         self._began = 0.0
         self._cgroup: Cgroup | None = None
@@ -124,6 +129,16 @@ class Run:
             return False
         told = self.result.result().ending if self.result.done() and not self.result.cancelled() else None
         return told is None or told.signal in (0, signal.SIGTERM) or (told.signal == signal.SIGKILL and self._patience.ran_out)
+
+    @property
+    def failed_early(self) -> bool:
+        """Preloaded, and it failed by itself so soon that this may be why."""
+        if not self.warm or not self.result.done() or self.result.cancelled() or self.stop_asked:
+            return False
+        from aegis_agent.warm.standby import EARLY
+
+        told = self.result.result()
+        return told.ending is not None and told.ran_for < EARLY and told.ending.signal not in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
     @property
     def pids(self) -> list[int]:
@@ -162,15 +177,8 @@ class Run:
         if error_file.startswith(plan.error_dir or "\0"):
             Path(error_file).unlink(missing_ok=True)
         pipe = None if self._inherit else subprocess.PIPE
-        child = self._reaper.spawn(
-            argv,
-            env=env,
-            cwd=self._cwd or None,
-            stdin=None if self._inherit and local == 0 else subprocess.DEVNULL,
-            stdout=pipe,
-            stderr=pipe,
-            cgroup_procs=self._cgroup.procs if self._cgroup else None,
-        )
+        stdin = None if self._inherit and local == 0 else subprocess.DEVNULL
+        child = self._spawn(argv, local, env, dict(stdin=stdin, stdout=pipe, stderr=pipe, cgroup_procs=self._cgroup.procs if self._cgroup else None))
         tail: deque[str] = deque(maxlen=TAIL)
         streams: list[Stream] = []
         log = None
@@ -186,6 +194,16 @@ class Run:
                 streams[-1].watch = self.watch
                 pipe_end.close()
         return _Rank(local, child, streams, tail, log, error_file)
+
+    def _spawn(self, argv: Sequence[str], local: int, env: Mapping[str, str], options: dict[str, Any]) -> Child:
+        if self._standby is None:
+            return self._reaper.spawn(argv, env=env, cwd=self._cwd or None, **options)
+        from aegis_agent.warm import run
+
+        preloaded = self._standby.preloaded
+        child, warm = run(self._standby, self._reaper, argv, env=env, cwd=self._cwd or None, record=local == 0, **options)
+        self.warm = self.warm or (warm and preloaded > 0)
+        return child
 
     def _cannot_start(self, error: OSError) -> None:
         if self._cwd and not os.path.isdir(self._cwd):

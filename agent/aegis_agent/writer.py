@@ -63,6 +63,10 @@ class ReportWriter:
         response = CheckResponse(results=tuple(results), addr=address, port=port, treeGone=gone, checkPort=check_port)
         self._put(ReportKind.FINISH, MessageType.FINISH, phase.value, response)
 
+    def noticed(self, result: CheckResult) -> None:
+        """Something that a monitor of this worker saw; it answers no round and changes nothing by itself."""
+        self._put(ReportKind.CHECK, MessageType.ACK, "check", result)
+
     def notice(self, phase: OrderPhase, grace: float) -> None:
         """The platform takes this pod away: an Error of the present round, dated now."""
         data = ErrorData(reason=LostReason.PREEMPTED.value, message=f"SIGTERM to the agent, at most {grace:g} s to leave", diedAt=now_ms())

@@ -29,6 +29,7 @@ from aegis_bus.settings import (
     LogsSettings,
     MasterSettings,
     NetmonSettings,
+    NotifySettings,
     ServiceSettings,
 )
 
@@ -58,6 +59,7 @@ class Config:
     hang: HangSettings = field(default_factory=HangSettings)
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     logs: LogsSettings = field(default_factory=LogsSettings)
+    notify: NotifySettings = field(default_factory=NotifySettings)
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def origin(self, key: str) -> str:

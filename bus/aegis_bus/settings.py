@@ -157,6 +157,14 @@ class NetmonSettings:
     """A node of which nothing was heard for so long is forgotten."""
 
 
+@dataclass(frozen=True)
+class NotifySettings:
+    """Who is told of failures."""
+
+    urls: tuple[str, ...] = ()
+    """Addresses as `apprise` reads them (slack://, feishu://, dingtalk://, wecombot://, mailto://, json://, ...). They may hold secrets."""
+
+
 SECTIONS: dict[str, type[Any]] = {
     "bus": BusSettings,
     "service": ServiceSettings,
@@ -164,11 +172,12 @@ SECTIONS: dict[str, type[Any]] = {
     "credentials": CredentialsSettings,
     "jobcontroller": JobControllerSettings,
     "lognexus": LognexusSettings,
+    "notify": NotifySettings,
     "netmon": NetmonSettings,
     "job": JobSettings,
     "hang": HangSettings,
     "checkpoint": CheckpointSettings,
     "logs": LogsSettings,
 }
-UNTRUSTED_MAY_NOT_SET = ("bus", "credentials", "jobcontroller", "lognexus", "netmon")
+UNTRUSTED_MAY_NOT_SET = ("bus", "credentials", "jobcontroller", "lognexus", "netmon", "notify")
 """Sections that the file of the working folder may not set: a cloned folder is not trusted."""

@@ -40,6 +40,7 @@ class Wishes:
     env: tuple[str, ...] = ()
     checkpoint_dir: str | None = None
     stop_grace: str | None = None
+    warm: bool | None = None
 
 
 def gpus() -> int:
@@ -99,6 +100,7 @@ def build(wishes: Wishes, namespace: str, environ: Mapping[str, str] | None = No
         ("maxRetry", wishes.max_retry),
         ("spares", wishes.spares),
         ("checkpointDir", wishes.checkpoint_dir),
+        ("warm", wishes.warm),
     ):
         if value is not None:
             changes[field] = value

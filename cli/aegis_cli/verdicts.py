@@ -11,6 +11,7 @@ from aegis_proto.api import JobDetail, RequestRefused, read_reply
 from aegis_proto.logs import VerdictsAnswer, VerdictsQuery
 from aegis_proto.messages import Verdict, encode
 from aegis_proto.phases import FailedReason, Phase
+from aegis_proto.snapshots import NodeSnapshot, SnapshotsAnswer, SnapshotsQuery
 
 from aegis_cli.client import Client
 
@@ -28,6 +29,16 @@ async def asked(client: Client, job: str) -> tuple[Verdict, ...] | None:
         return ()
     except (BusError, RequestRefused):
         return None
+
+
+async def machines(client: Client, job: str) -> tuple[NodeSnapshot, ...]:
+    """How the machines of a job looked when its runs failed; none where nobody tells."""
+    try:
+        subject = subjects.rpc_query("lognexus", "snapshots", client.scope)
+        data = await client.bus.request(subject, encode(SnapshotsQuery(job)), timeout=min(client.timeout, 5.0))
+        return read_reply(SnapshotsAnswer, data).items
+    except (BusError, RequestRefused):
+        return ()
 
 
 async def of_the_end(client: Client, detail: JobDetail, patience: float = PATIENCE) -> tuple[Verdict, ...]:

@@ -183,6 +183,9 @@ class JobSummary(msgspec.Struct, frozen=True, omit_defaults=True):
     exitCode: int | None = None
     errorNodes: int = 0
     uid: str = ""
+    ettr: float = -1.0
+    """Productive share of all its time so far, the queue included (0..1); -1 before the command ran first."""
+    checkpointAt: int = 0  # ms, newest complete checkpoint of the present run
 
 
 class Jobs(msgspec.Struct, frozen=True, omit_defaults=True):

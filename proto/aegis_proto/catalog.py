@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from aegis_proto import api, api_nodes, blobs, credapi, logs, messages, net, subjects
+from aegis_proto import api, api_nodes, blobs, credapi, logs, messages, metrics, net, snapshots, subjects
 from aegis_proto.examples import (
     AT,
     BLOB,
@@ -32,6 +32,7 @@ from aegis_proto.examples import (
     PRESENT,
     REPORTS,
     SLOT,
+    SNAPSHOT,
     SPEC,
     STATUS,
     STORED,
@@ -128,7 +129,7 @@ ENTRIES: list[Entry] = [
         api.Progress,
         api.Progress(JOB, NS, 1, 120, 121, 3.2, AT, 3),
     ),
-    Entry("aegis.node.{node}.event.{kind}", subjects.node_event(NODE, "xid"), "what a daemon noticed on its machine", reserved=True),
+    Entry("aegis.node.{node}.event.{kind}", subjects.node_event(NODE, "anomaly"), "what a daemon noticed", metrics.Anomaly, metrics.NOTICED),
     Entry(
         "aegis.verdict.{service}.{what}.{id}",
         subjects.verdict("lognexus", "job", f"{JOB}-0"),
@@ -137,8 +138,15 @@ ENTRIES: list[Entry] = [
         VERDICT,
     ),
     # LOGS, METRICS, BLOBS, DLQ
-    Entry("aegis.job.{job}.log.{pod}", subjects.job_log(JOB, "w0"), "log lines of a worker, in batches", logs.LogBatch, LOG_BATCH, reserved=True),
-    Entry("aegis.job.{job}.metric.{pod}", subjects.job_metric(JOB, "w0"), "one message per worker and poll", reserved=True),
+    Entry("aegis.job.{job}.log.{pod}", subjects.job_log(JOB, "w0"), "log lines of a worker, in batches", logs.LogBatch, LOG_BATCH),
+    Entry(
+        "aegis.job.{job}.metric.{pod}",
+        subjects.job_metric(JOB, "w0"),
+        "what the run of a worker uses, every 10 s",
+        metrics.UsageSample,
+        metrics.EXAMPLE,
+    ),
+    Entry("aegis.node.{node}.metric", subjects.node_metric(NODE), "what a machine uses, every 10 s", metrics.UsageSample, metrics.EXAMPLE),
     Entry("aegis.net.{node}.counter", subjects.net_counter(NODE), "ports of a node, whole, one message per poll", net.NodePorts, PORTS),
     Entry(
         "aegis.job.{job}.blob.{pod}.{id}",
@@ -146,7 +154,6 @@ ENTRIES: list[Entry] = [
         "pieces of flight records, stacks, snapshots; loss allowed",
         blobs.BlobPiece,
         BLOB,
-        reserved=True,
     ),
     Entry(
         "aegis.dlq.{service}.{stream}.{source}",
@@ -289,6 +296,15 @@ ENTRIES: list[Entry] = [
         logs.VerdictsQuery(JOB),
         logs.VerdictsAnswer,
         logs.VerdictsAnswer((VERDICT,)),
+    ),
+    Entry(
+        "aegis.rpc.lognexus.query.snapshots.{namespace}",
+        subjects.rpc_query("lognexus", "snapshots", NS),
+        "how the machines of a job looked when its runs failed",
+        snapshots.SnapshotsQuery,
+        snapshots.SnapshotsQuery(JOB),
+        snapshots.SnapshotsAnswer,
+        snapshots.SnapshotsAnswer((SNAPSHOT,)),
     ),
     # requests: netmon
     Entry(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aegis_proto import api, blobs, credapi, logs, messages, net
+from aegis_proto import api, blobs, credapi, logs, messages, net, snapshots
 from aegis_proto.ids import job_id
 from aegis_proto.phases import LedgerState, LostReason, MessageType, OrderPhase, Phase
 from aegis_proto.state import Deadline, Head, JobSpec, Ledger, Order, Owner, Pod, Transition
@@ -101,6 +101,15 @@ VERDICT = messages.Verdict(
     incarnation=0,
     at=AT,
     firstLine="w0/r0:812: KeyError: 'target'",
+)
+SNAPSHOT = snapshots.NodeSnapshot(
+    "w0",
+    NODE,
+    0,
+    -12,
+    snapshots.Snapshot(
+        AT, 86400.0, 3.1, 96, 0.62, {"io": 0.4}, (snapshots.KernelLine(AT - 4000, "NVRM: Xid (PCI:0000:3b:00): 79, ...", "xid_79", "gpu_hw"),)
+    ),
 )
 LOG_BATCH = logs.LogBatch(UID, 1, BOOT, 812, (logs.LogLine(AT, 1, 3, "out", "step 120 loss 2.318"),), NODE)
 BLOB = blobs.pieces(b"(a pickle)", "flight", uid=UID, attempt=1, incarnation=1, rank=3, name="nccl_trace_rank_3", at=AT)[0]

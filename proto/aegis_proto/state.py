@@ -190,6 +190,8 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     exclude: tuple[str, ...] = ()
     masterPortRange: tuple[int, int] = (20000, 29999)
     labels: dict[str, str] = {}
+    warm: bool = False
+    """Each worker keeps an interpreter with the packages of the previous run imported: restarts do not import them again."""
 
 
 class Head(msgspec.Struct, frozen=True):

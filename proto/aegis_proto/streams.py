@@ -129,7 +129,7 @@ STREAMS: list[dict[str, Any]] = [
     ),
     dict(
         name="METRICS",
-        subjects=["aegis.job.*.metric.*", "aegis.net.*.counter"],
+        subjects=["aegis.job.*.metric.*", "aegis.node.*.metric", "aegis.net.*.counter"],
         max_msgs_per_subject=256,
         max_age=3600 * S,
         max_bytes=128 * MIB,

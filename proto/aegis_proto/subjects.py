@@ -124,6 +124,11 @@ def job_metric(job: str, pod: str) -> str:
     return f"aegis.job.{job}.metric.{pod}"
 
 
+def node_metric(node: str) -> str:
+    """What a machine uses, one message per poll of its daemon."""
+    return f"aegis.node.{node}.metric"
+
+
 def net_counter(node: str) -> str:
     return f"aegis.net.{node}.counter"
 

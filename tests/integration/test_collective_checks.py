@@ -43,3 +43,24 @@ async def test_a_node_that_spoils_what_it_sends_is_named_by_the_bootcheck_and_th
         assert {pod.node for pod in state.pods()} == {"n1", "n2", "n3"} and retries(state) == "0:0:0"
         (h.folder / "done").touch()
         assert (await h.ended(job, 60)).head.phase == "Succeed"
+
+
+async def test_a_node_slow_in_both_pairings_is_marked_and_leaves_at_the_next_checkpoint(tmp_path: Path, bad_link: str) -> None:
+    pytest.importorskip("torch")
+    counts = {"AEGIS_CHECKS_CPU_SPEED": "1"}
+    async with house(tmp_path, nodes=3, **counts) as h:
+        await h.start_node("bad", LD_PRELOAD=bad_link, BAD_LINK="slow", **counts)
+        job = await h.submit(COMMAND, workers=4, maxRetry=2)
+        await until(lambda: len(list(h.folder.glob("run-w*-0-*"))) == 4, 200, "all ranks run")
+        state = await h.state(job)
+        assert {pod.node: pod.mark for pod in state.pods()} == {"n1": "", "n2": "", "n3": "", "bad": "slow"}, await h.describe(job)
+        assert not state.head.errorNodes, "nothing is done before a checkpoint is complete"
+        await h.start_node("n4")
+        (h.folder / "save").touch()
+        state = await h.when(job, lambda s: s.head.errorNodes, 60, "the slow node is excluded")
+        assert [(node.name, node.reason) for node in state.head.errorNodes] == [("bad", "slow")]
+        await until(lambda: len(list(h.folder.glob("run-w*-1-*"))) == 4, 200, "all ranks run again")
+        state = await h.state(job)
+        assert {pod.node for pod in state.pods()} == {"n1", "n2", "n3", "n4"} and sum(pod.retries for pod in state.pods()) == 4
+        (h.folder / "done").touch()
+        assert (await h.ended(job, 60)).head.phase == "Succeed"

@@ -22,20 +22,11 @@ from aegis_proto.state import JobSpec
 from aegis_agent import ports
 from aegis_agent.checks.interpreter import of_command
 from aegis_agent.checks.registry import accelerators, gpu_count
-from aegis_agent.checks.running import Program, run_program
+from aegis_agent.checks.running import Program, boot, run_program
 from aegis_agent.handover import WorkerTask, now_ms
 from aegis_agent.reaper import Reaper
 
 FOLDER = Path(__file__).resolve().parent.parent / "collective"
-BOOT = """import importlib.util as u, sys
-sys.path[:] = [p for p in sys.path if p]
-s = u.spec_from_file_location("aegis_collective", sys.argv[1] + "/__init__.py", submodule_search_locations=[sys.argv[1]])
-m = sys.modules[s.name] = u.module_from_spec(s)
-s.loader.exec_module(m)
-from aegis_collective.program import main
-main()
-"""
-"""Runs under the user's interpreter: loads our files under a name of their own, and puts nothing on its path."""
 CONNECTION_SECONDS, PERFORMANCE_SECONDS = 122.0, 2 * 182.0
 MEET_SECONDS = 40.0
 RESERVE = 6.0
@@ -56,7 +47,7 @@ class Meeting:
     def program(self) -> Program:
         connection = CONNECTION_SECONDS + self.grace
         owes = (("environment", connection), ("allreduce", connection), ("performance", connection + PERFORMANCE_SECONDS))
-        return Program([self.python, "-c", BOOT, str(FOLDER)], self.told.encode(), owes)
+        return Program(boot(self.python, FOLDER, "aegis_collective"), self.told.encode(), owes)
 
     async def run(self, reaper: Reaper, scope: str, node: str) -> list[CheckResult]:
         """Its three results: environment, allreduce, performance."""
@@ -97,8 +88,11 @@ RESULTS: tuple[tuple[str, float, str], ...] = (
 )
 
 
-async def by_hand(reaper: Reaper, environ: Mapping[str, str], scope: str) -> list[CheckResult]:
-    """What a meeting tells of this machine alone: of its devices together, or of two processes where it has fewer than two."""
+async def by_hand(reaper: Reaper, environ: Mapping[str, str], scope: str, *, long: float = 0.0) -> list[CheckResult]:
+    """What a meeting tells of this machine alone: of its devices together, or of two processes where it has fewer than two.
+
+    `long`: seconds of one collective after the other under full load.
+    """
     python = environ.get("AEGIS_CHECKS_PYTHON") or shutil.which("python3", path=environ.get("PATH")) or ""
     if not python:
         return [CheckResult(name, True, "not applicable: no python in the PATH", now_ms()) for name, _, _ in RESULTS]
@@ -111,9 +105,9 @@ async def by_hand(reaper: Reaper, environ: Mapping[str, str], scope: str) -> lis
     meetings = []
     for index in range(world):
         told = {"index": index, "world": world, "nproc": max(devices, 1), "hub": ["127.0.0.1", hub], "key": secret, "ports": spare}
-        told |= {"seconds": CONNECTION_SECONDS - RESERVE, "meet": MEET_SECONDS, "patience": CONNECTION_SECONDS}
-        told |= {"speedCounts": False, "cpu": devices < 2}
-        meetings.append(Meeting(python, json.dumps(told), 0.0, environ))
+        told |= {"seconds": CONNECTION_SECONDS - RESERVE, "meet": MEET_SECONDS, "patience": CONNECTION_SECONDS + long}
+        told |= {"speedCounts": False, "cpu": devices < 2, "long": long}
+        meetings.append(Meeting(python, json.dumps(told), long, environ))
     every = await asyncio.gather(*(one.run(reaper, f"{scope}.{i}", "") for i, one in enumerate(meetings)))
     return every[0]
 

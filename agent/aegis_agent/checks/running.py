@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from aegis_proto.messages import CheckResult
 
@@ -22,6 +23,21 @@ from aegis_agent.scope import VARIABLE, end_scope
 MOST_OUTPUT = 1 << 20
 """Bytes a check may print; one that prints more is ended."""
 MOST_VALUES = 256
+
+
+BOOT = """import importlib.util as u, sys
+sys.path[:] = [p for p in sys.path if p]
+s = u.spec_from_file_location(sys.argv[2], sys.argv[1] + "/__init__.py", submodule_search_locations=[sys.argv[1]])
+m = sys.modules[s.name] = u.module_from_spec(s)
+s.loader.exec_module(m)
+__import__(sys.argv[2] + ".program", fromlist=["main"]).main()
+"""
+"""Runs under the user's interpreter: loads a folder of ours under a name of its own, and puts nothing on its path."""
+
+
+def boot(python: str, folder: Path, name: str) -> list[str]:
+    """argv of `folder`/program.py under somebody else's interpreter."""
+    return [python, "-c", BOOT, str(folder), name]
 
 
 @dataclass(frozen=True, slots=True)

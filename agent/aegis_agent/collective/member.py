@@ -8,11 +8,12 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import select
 import signal
 import socket
+import struct
 import time
-import traceback
 from typing import TYPE_CHECKING, Any
 
 from . import environment
@@ -25,6 +26,10 @@ UNREACHED = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT, errno.EHOST
 """What says something about the way to w0. A refused connection does not: w0 may have begun late, or be done."""
 TRY_SECONDS = 5.0
 MARGIN = 2.0
+NOISE = re.compile(r"\[/[^\]]*\]\s*|This is typically caused by.*|Check the logs of.*|Exception raised from .*")
+"""What torch says around the fact."""
+SIOCGIFADDR = 0x8915
+"""ioctl: the IPv4 address of an interface (linux/sockios.h)."""
 MOST_TEXT = 300
 
 
@@ -142,6 +147,8 @@ class Member:
 
     def test(self, test: dict[str, Any]) -> dict[str, Any]:
         """Run this worker's ranks of one test, each in a child; the first that fails speaks for all."""
+        if test.get("by_route") and self.sock is not None:
+            test["interface"] = interface_of(self.sock.getsockname()[0])
         ends: dict[int, Child] = {}
         for local in range(test["locals"]):
             child = Child(test, local, self.sock)
@@ -229,6 +236,21 @@ def work(test: dict[str, Any], local: int, out: int) -> None:
 
 
 def last_line(error: BaseException) -> str:
-    lines = traceback.format_exception_only(type(error), error)
-    text = " ".join(str(lines[-1] if lines else error).split())
-    return text[:MOST_TEXT]
+    """The error in one line, without where in its source torch raised it and what it advises."""
+    text = NOISE.sub("", " ".join(str(error).split())).strip()
+    return f"{type(error).__name__}: {text}"[:MOST_TEXT]
+
+
+def interface_of(address: str) -> str:
+    """The network interface that has this IPv4 address, "" when none can be told."""
+    import fcntl
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                found = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:
+                continue
+            if socket.inet_ntoa(found[20:24]) == address:
+                return name
+    return ""

@@ -5,6 +5,7 @@ Says each stage before it begins, so that whoever ends it knows where it stood. 
 
 from __future__ import annotations
 
+import os
 import time
 from datetime import timedelta
 from typing import Any
@@ -47,6 +48,8 @@ def run(test: dict[str, Any], say: Any) -> dict[str, float]:
             __import__({"npu": "torch_npu", "musa": "torch_musa", "mlu": "torch_mlu"}[test["device"]])
         device = torch.device(test["device"], test["local"])
         getattr(torch, test["device"]).set_device(test["local"])
+    if test.get("interface"):
+        os.environ["GLOO_SOCKET_IFNAME"] = test["interface"]
     say("store")
     limit = timedelta(seconds=test["seconds"])
     host, port = test["store"]
@@ -60,6 +63,8 @@ def run(test: dict[str, Any], say: Any) -> dict[str, float]:
         kind = "gloo" if test["backend"] == "gloo" else ""
         for size in SIZES[kind]:
             out[f"{test['link']}.{size}"] = bandwidth(torch, dist, device, size=size, world=test["world"], repeats=REPEATS[kind])
+    elif test["what"] == "long":
+        keep_on(torch, dist, device, test, say)
     say("leave")
     dist.barrier()
     return out
@@ -82,6 +87,21 @@ def verify(torch: Any, dist: Any, device: Any, *, rank: int, world: int, say: An
     wrong = [other for other in range(world) if not torch.equal(slots[other], pattern * contribution(other))]
     if wrong:
         raise Wrong(f"all_gather over {world} ranks: what rank {wrong[0]} gave arrived wrong ({len(wrong)} of {world} slots)")
+
+
+def keep_on(torch: Any, dist: Any, device: Any, test: dict[str, Any], say: Any) -> None:
+    """Large all_reduces one after the other for `during` seconds, looked at in between. All ranks leave after the same one."""
+    say("load")
+    size = SIZES["gloo" if test["backend"] == "gloo" else ""][-1] // 4
+    ones = torch.ones(size, dtype=torch.float32, device=device)
+    until, over = time.perf_counter() + test["during"], torch.zeros(1, device=device)
+    while float(over) == 0:
+        tensor = ones.clone()
+        dist.all_reduce(tensor)
+        if not bool((tensor == test["world"]).all()):
+            raise Wrong(f"all_reduce of {size * 4 >> 20} MiB over {test['world']} ranks under load: a sum is wrong")
+        over.fill_(float(time.perf_counter() > until))
+        dist.all_reduce(over)
 
 
 def bandwidth(torch: Any, dist: Any, device: Any, *, size: int, world: int, repeats: int) -> float:

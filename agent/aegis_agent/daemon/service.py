@@ -34,6 +34,7 @@ from aegis_agent.daemon.keeper import Launch, SlotKeeper, agent_environment
 from aegis_agent.daemon.ports import PortSettings, Telling, nccl
 from aegis_agent.daemon.slotdir import SlotDir
 from aegis_agent.handover import now_ms
+from aegis_agent.monitors.node import NodeMonitor, pause
 
 log = structlog.get_logger()
 
@@ -147,6 +148,8 @@ class Daemon:
         ]
         if self.settings.echo:
             tasks.append(loop.create_task(self._echoes()))
+        if not self.settings.virtual:  # several of those share a machine
+            tasks.append(loop.create_task(self._monitor()))
         stop = loop.create_task(self._stop.wait())
         try:
             done, _ = await asyncio.wait([stop, *work, *tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -190,6 +193,13 @@ class Daemon:
             await asyncio.sleep(ECHO)
 
     # --- bus ---------------------------------------------------------------------------------------------------------------------
+
+    async def _monitor(self) -> None:
+        monitor = NodeMonitor(self.settings.node)
+        while True:
+            await pause()
+            if self._bus is not None and self._bus.connected:
+                await monitor.look(self._bus)
 
     async def _connect(self) -> None:
         """Connect, however long it takes; from then on the bus itself reconnects for ever."""

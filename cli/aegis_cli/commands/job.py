@@ -41,11 +41,13 @@ LIST = [
     Column("WORKERS", lambda job: f"{job.present}/{job.workers}" if job.present >= 0 else job.workers),
     Column("RESTARTS", lambda job: f"{min(job.recoverCount, job.maxRetry)}/{job.maxRetry}"),
     Column("STEP", lambda job: job.step if job.step >= 0 else ""),
+    Column("ETTR", lambda job: f"{job.ettr:.2f}" if job.ettr >= 0 else ""),
     Column("LAST-REASON", lambda job: job.failedReason or job.lastReason),
     Column("AGE", lambda job: age(time.time() - job.createdAt / 1000)),
     Column("NAMESPACE", lambda job: job.namespace, wide=True),
     Column("INC", lambda job: job.incarnation, wide=True),
     Column("USER", lambda job: job.user, wide=True),
+    Column("CKPT-AGE", lambda job: age(time.time() - job.checkpointAt / 1000) if job.checkpointAt else "", wide=True),
     Column("OWNER", lambda job: job.owner, wide=True),
     Column("MODE", lambda job: job.mode, wide=True),
 ]
@@ -112,11 +114,12 @@ def _reading(group: typer.Typer) -> None:
         environment: running.Environment = None,
         checkpoint_dir: running.CheckpointDir = None,
         grace: running.Grace = None,
+        warm: running.Warm = None,
         suspended: Annotated[bool, typer.Option("--suspended", help="Do not start it before `job resume`.")] = False,
     ) -> None:
         """Hand a job in and return; prints only its id."""
         wishes = spec.Wishes(
-            tuple(cmd or ()), file, name, workers, nproc_per_node, max_retry, spares, tuple(environment or ()), checkpoint_dir, grace
+            tuple(cmd or ()), file, name, workers, nproc_per_node, max_retry, spares, tuple(environment or ()), checkpoint_dir, grace, warm
         )
         start = running.prepare(env, wishes)
         running.refuse_spares(start.spec)
@@ -276,7 +279,9 @@ def _reading(group: typer.Typer) -> None:
                 except (CliError, BusError):
                     pending = None
                 told = await client.verdicts(detail.summary.job)
-                return why.explain(detail, [item.event for item in found.items], pending, incarnation, timeline, verdicts=told)
+                looked = await verdicts.machines(client, detail.summary.job) if isinstance(client, Client) else ()
+                every = [item.event for item in found.items]
+                return why.explain(detail, every, pending, incarnation, timeline, verdicts=told, machines=looked)
 
         explanation = run_async(work())
         env.out.document("Explanation", explanation, why.render(explanation, evidence), explanation.job)

@@ -46,6 +46,9 @@ Spares = Annotated[
 Environment = Annotated[list[str] | None, typer.Option("--env", metavar="K=V", help="For the command; K alone copies yours.", show_default=False)]
 CheckpointDir = Annotated[str | None, typer.Option("--checkpoint-dir", metavar="DIR", help="Where the training saves.", show_default=False)]
 Grace = Annotated[str | None, typer.Option("--grace", metavar="TIME", help="Time to end after a stop (15s).", show_default=False)]
+Warm = Annotated[
+    bool | None, typer.Option("--warm", help="Keep an interpreter with the packages of the last run imported: fast restarts.", show_default=False)
+]
 Report = Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write the RunReport (JSON) there.", show_default=False)]
 
 
@@ -97,6 +100,7 @@ def plan(start: Start) -> str:
             f"{job.spares} spare; {where}",
             f"environment {len(passed)} variables" + (" (yours, without other launchers' ranks)" if start.local else f": {' '.join(passed) or '-'}"),
             f"budget      {job.maxRetry} faults; the next one ends the job",
+            f"restarts    {'warm: an interpreter waits with the packages imported' if job.warm else 'cold'}",
             f"deadlines   placed within {job.placingTimeout:g} s; a check round {job.roundTimeout:g} s; stop grace {job.stopGrace:g} s",
             f"checkpoint  {job.checkpointDir or 'not named: a restart begins where the training itself resumes, else at step 0 (W201)'}",
         ]
@@ -131,13 +135,14 @@ def register(app: typer.Typer) -> None:
         environment: Environment = None,
         checkpoint_dir: CheckpointDir = None,
         grace: Grace = None,
+        warm: Warm = None,
         report: Report = None,
         detach: Annotated[bool, typer.Option("--detach", "-d", help="Print the job's id and leave it running.")] = False,
         keep_stack: Annotated[bool, typer.Option("--keep-stack", help="Leave the stack of this machine up afterwards.")] = False,
     ) -> int:
         """Run a training under Aegis and show it; ends with the training's own exit code (75, 76: budget spent)."""
         wishes = spec.Wishes(
-            tuple(cmd or ()), file, name, workers, nproc_per_node, max_retry, spares, tuple(environment or ()), checkpoint_dir, grace
+            tuple(cmd or ()), file, name, workers, nproc_per_node, max_retry, spares, tuple(environment or ()), checkpoint_dir, grace, warm
         )
         start = prepare(env, wishes)
         if report is not None:

@@ -127,13 +127,14 @@ class Keeper:
         finally:
             await admin.close(1.0)
         self.layout.creds("admin").unlink()
-        for role in ("master", "jobcontroller", "lognexus"):
+        for role in ("master", "jobcontroller", "lognexus", "netmon"):
             self._write_creds(role)
         self._write_creds("operator", ttl=0)
         self.parts = [parts.credentials(self.layout, free_port()), parts.jobcontroller(self.layout, free_port())]
         self.parts += [self._master(number) for number in range(1, self.masters + 1)]
         await self._add_nodes(self.nodes)
         self.parts += [parts.lognexus(self.layout, free_port())] if parts.has_lognexus() else []
+        self.parts += [parts.netmon(self.layout, free_port())] if parts.wants_netmon(self.base) else []
         for part in self.parts:
             self._launch(part)
         await self.ready()
@@ -152,7 +153,7 @@ class Keeper:
                     Identity.from_creds(await node_creds(self.site, bus, name)).to_creds_file(self.base / "creds" / f"{name}.creds")
             finally:
                 await bus.close(1.0)
-            new = [parts.node(self.layout, name, alone=count == 1) for name in names]
+            new = [parts.node(self.layout, name, alone=count == 1, ports=parts.wants_netmon(self.base)) for name in names]
             self.parts += new
             return new
 

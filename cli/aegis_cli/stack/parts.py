@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
+from aegis_bus import config
+
 from aegis_cli.spec import gpus
 
 KEPT = re.compile(
@@ -25,7 +27,7 @@ SLOTS = 4
 class Part:
     """One process of the stack. `http`: port of its health page, 0 = ready otherwise."""
 
-    kind: str  # nats | credentials | master | jobcontroller | lognexus | node
+    kind: str  # nats | credentials | master | jobcontroller | lognexus | netmon | node
     name: str
     command: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
@@ -117,12 +119,33 @@ def lognexus(layout: Layout, http: int) -> Part:
     return part
 
 
-def node(layout: Layout, name: str, alone: bool) -> Part:
-    """A node daemon. Alone on its machine it has the GPUs; otherwise it is one of several virtual nodes without any."""
+def wants_netmon(folder: Path) -> bool:
+    """The user's own configuration sets something of [netmon]. `folder`: one without an aegis.toml (a working folder's is not trusted with it).
+
+    A configuration that is wrong wants nothing here: the commands say what is wrong with it.
+    """
+    try:
+        loaded = config.load(cwd=folder, env=neutral(os.environ))
+    except config.ConfigError:
+        return False
+    return any(key.startswith("netmon.") and origin != "default" for key, origin in loaded.origins.items())
+
+
+def netmon(layout: Layout, http: int) -> Part:
+    """The network monitor, as the user's configuration has it; its memory lies in the store where that names no other folder."""
+    extra = {} if config.load(cwd=layout.base, env=neutral(os.environ)).netmon.state else {"AEGIS_NETMON_STATE": str(layout.store / "net")}
+    part = _service("netmon", "netmon", "aegis_netmon", layout, http=http, extra=extra, replica="net1")
+    part.needed = False
+    return part
+
+
+def node(layout: Layout, name: str, alone: bool, ports: bool = False) -> Part:
+    """A node daemon. Alone on its machine it has the GPUs, and the ports when they are watched; otherwise it is one of several virtual nodes."""
     cards = gpus() if alone else 0
     command = [sys.executable, "-m", "aegis_agent", "node", "--node", name, "--state", str(layout.base / "nodes" / name), "--servers", layout.servers]
     command += ["--creds", str(layout.creds(name)), "--credentials-ca", str(layout.ca), "--slots", "1" if cards else str(SLOTS), "--virtual"]
     command += ["--gpus", str(cards)] if cards else []
+    command += ["--ports-every", "10"] if alone and ports else []
     return Part("node", name, command, {}, 0, "127.0.0.1")
 
 

@@ -1,4 +1,5 @@
-"""Questions for lines and verdicts (`aegis.rpc.lognexus.query.{logs,verdicts}[.<ns>]`). Every replica hears them; the one that keeps the job answers.
+"""Questions for lines and verdicts (`aegis.rpc.lognexus.query.{logs,verdicts,snapshots}[.<ns>]`). Every replica hears them;
+the one that keeps the job answers.
 
 Whose lines a caller may read is the bus's to enforce by the namespace in the subject (`roles`); that the job lies in it is looked up here.
 """
@@ -19,20 +20,28 @@ from aegis_proto.api import ErrorBody, ErrorReply, RequestRefused
 from aegis_proto.ids import is_id
 from aegis_proto.logs import SERVICE, LogsAnswer, LogsQuery, VerdictsAnswer, VerdictsQuery
 from aegis_proto.messages import BadMessage, Verdict, decode, encode
+from aegis_proto.snapshots import SnapshotsAnswer, SnapshotsQuery
 
 from aegis_lognexus import metrics
+from aegis_lognexus.firstlayer import snapshots
 from aegis_lognexus.intake import Intake
 from aegis_lognexus.share import Shares
 from aegis_lognexus.store import Asked, LogStore, ask, workers_of
 from aegis_lognexus.store.matching import BadPattern, Question
 from aegis_lognexus.verdict import verdict_id
+from aegis_lognexus.where import places
 
 log = logging.getLogger(__name__)
 
 SUBJECT = f"aegis.rpc.{SERVICE}.>"
 MAX_REQUEST = 16384
 MAX_VERDICTS = 100
-QUERIES: dict[str, type[LogsQuery] | type[VerdictsQuery]] = {"logs": LogsQuery, "verdicts": VerdictsQuery}
+Query = LogsQuery | VerdictsQuery | SnapshotsQuery
+QUERIES: dict[str, type[LogsQuery] | type[VerdictsQuery] | type[SnapshotsQuery]] = {
+    "logs": LogsQuery,
+    "verdicts": VerdictsQuery,
+    "snapshots": SnapshotsQuery,
+}
 CATCH_UP = 1.0
 """Seconds for which an answer waits for lines that are in the stream already."""
 AT_ONCE = 2
@@ -72,7 +81,7 @@ class Api:
             if namespace and await self._namespace(query.job) != namespace:
                 raise RequestRefused("E104", f"E104 no job {query.job} in namespace {namespace}")
             with metrics.QUERIES.time():
-                return await (self._lines(query) if isinstance(query, LogsQuery) else self._verdicts(query.job))
+                return await self._ask(query)
         except (BadMessage, BadPattern, ValueError) as error:
             return _error("E107", f"E107 {error}")
         except RequestRefused as error:
@@ -80,6 +89,14 @@ class Api:
         except (BusError, Unreadable, OSError) as error:
             log.warning("%s: %s", subject, error)
             return _error("E108", f"E108 {error}")
+
+    async def _ask(self, query: Query) -> msgspec.Struct:
+        if isinstance(query, LogsQuery):
+            return await self._lines(query)
+        if isinstance(query, VerdictsQuery):
+            return await self._verdicts(query.job)
+        there = await places(self._bus, query.job)
+        return SnapshotsAnswer(await snapshots(self._bus, query.job, there.nodes if there is not None else ()))
 
     async def _namespace(self, job: str) -> str:
         """Namespace of a job, "" when nothing of it is known any more."""

@@ -33,17 +33,21 @@ MAX_RECORD = 64 << 20
 
 async def flight_report(bus: Bus, job: str, incarnation: int) -> Report | None:
     """What the flight records of an incarnation say; None when none were sent. BusError."""
-    info = await bus.js_api(f"STREAM.INFO.{STREAM}", {"subjects_filter": subjects.blob(job, "*", "*")})
-    if not info["state"].get("subjects"):
+    if not await any_blobs(bus, job):
         return None
-    found = await collect(bus, job)
-    dumps = put_together(found, incarnation)
+    dumps = put_together([(subject, piece) for subject, piece, _ in await collect(bus, job)], incarnation)
     return await asyncio.to_thread(read, dumps) if dumps else None
 
 
-async def collect(bus: Bus, job: str) -> list[tuple[str, BlobPiece]]:
-    """(subject, piece) of everything that the stream holds of a job, in order, up to MAX_BYTES."""
-    found: list[tuple[str, BlobPiece]] = []
+async def any_blobs(bus: Bus, job: str) -> bool:
+    """Does the stream hold anything of a job? BusError."""
+    info = await bus.js_api(f"STREAM.INFO.{STREAM}", {"subjects_filter": subjects.blob(job, "*", "*")})
+    return bool(info["state"].get("subjects"))
+
+
+async def collect(bus: Bus, job: str) -> list[tuple[str, BlobPiece, int]]:
+    """(subject, piece, server's time in ms) of everything that the stream holds of a job, in order, up to MAX_BYTES."""
+    found: list[tuple[str, BlobPiece, int]] = []
     size = 0
     async with OrderedReader(bus, STREAM, [subjects.blob(job, "*", "*")], batch=64) as reader:
         reading = Reading(reader)
@@ -57,7 +61,7 @@ async def collect(bus: Bus, job: str) -> list[tuple[str, BlobPiece]]:
                             log.info("%s: %s", item.subject, error)
                             continue
                         size += len(piece.data)
-                        found.append((item.subject, piece))
+                        found.append((item.subject, piece, item.time_ms))
                 if not reader.pending:
                     break
         finally:

@@ -46,6 +46,8 @@ class NodeEvent:
     cause: Cause
     text: str = ""
     at: int = 0
+    trusted: bool = True
+    """A daemon's word. False: the agent in the pod tells it, on the server's clock (`firstlayer`)."""
 
 
 @dataclass(frozen=True, slots=True)

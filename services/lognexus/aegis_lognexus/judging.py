@@ -26,6 +26,7 @@ from aegis_proto.phases import FactKind
 from aegis_lognexus import metrics
 from aegis_lognexus.dumps import flight_report
 from aegis_lognexus.evidence import Check, Failure, Log, Loss, Worker
+from aegis_lognexus.firstlayer import node_events, snapshots
 from aegis_lognexus.flight import Report
 from aegis_lognexus.intake import Intake, Reading
 from aegis_lognexus.links import bad_links
@@ -148,6 +149,8 @@ class Judging:
         flight = await flight_report(self._bus, event.job, event.incarnation)
         failure = gather(event, events, there, logs, behind=behind, flight=flight)
         failure = replace(failure, links=await bad_links(self._bus, event.job) or ())
+        seen = await snapshots(self._bus, event.job, there.nodes if there is not None else ())
+        failure = replace(failure, events=node_events(seen, event.incarnation))
         verdict = decide(failure).message(int(time.time() * 1000))
         if there is not None and not there.head.phase.terminal:
             await self._tell_master(verdict, there)

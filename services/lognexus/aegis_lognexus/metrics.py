@@ -12,6 +12,7 @@ BEHIND = Gauge("aegis_log_behind_messages", "Messages of LOGS not yet read by th
 COMMITS = Histogram("aegis_log_commit_seconds", "Making lines durable", buckets=(0.005, 0.02, 0.1, 0.5, 2, 10))
 DISK_ERRORS = Counter("aegis_log_disk_errors_total", "Writes that the disk refused; the stream keeps the lines meanwhile")
 VERDICTS = Counter("aegis_verdicts_total", "Verdicts told", ["service", "cause"])
+NOTIFIED = Counter("aegis_notifications_total", "Incidents that were told to people", ["result"])
 QUERIES = Histogram("aegis_log_query_seconds", "Answering a question for lines", buckets=(0.005, 0.02, 0.1, 0.5, 2, 10))
 SENT = Counter("aegis_log_sink_lines_total", "Lines taken by a sink", ["sink"])
 SINK_REFUSED = Counter("aegis_log_sink_refused_total", "Lines that a sink refused for good", ["sink", "reason"])

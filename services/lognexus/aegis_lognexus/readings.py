@@ -68,7 +68,8 @@ def by_events(failure: Failure) -> Reading | None:
         return Reading(first.cause, "node", f"{first.label} on {len(same)} nodes: what they share is suspect, first {text}", confidence=0.8)
     nodes = (first.node,)
     pods = tuple(worker.pod for worker in failure.workers if worker.node == first.node)
-    return Reading(first.cause, "node", text, pods=pods, nodes=nodes, accused=nodes, confidence=0.95)
+    sure = any(event.trusted for event in events if event.node == first.node and event.label == first.label)
+    return Reading(first.cause, "node", text, pods=pods, nodes=nodes, accused=nodes if sure else (), confidence=0.95 if sure else 0.8)
 
 
 def by_platform(failure: Failure) -> Reading | None:

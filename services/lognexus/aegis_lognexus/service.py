@@ -22,6 +22,7 @@ from aegis_proto.messages import BadMessage, Era, decode
 from aegis_lognexus.api import Api
 from aegis_lognexus.intake import Intake
 from aegis_lognexus.judging import Judging
+from aegis_lognexus.notify import Notifier, addresses
 from aegis_lognexus.share import Shares
 from aegis_lognexus.sinks import Sender, target
 from aegis_lognexus.store import LogStore, StoreSettings
@@ -94,10 +95,13 @@ async def start(service: Service) -> None:
             done=store.judged,
             era=lambda: era.known_era,
         )
+        urls = service.config.notify.urls
+        notifier = Notifier(bus, store.folder, urls, shares.mine, lambda: era.era) if urls else None
         tasks = [
             service.spawn(era.follow(), "era"),
             service.spawn(intake.run(), "lines"),
             service.spawn(judging.run(), "verdicts"),
+            *([service.spawn(notifier.run(), "notify")] if notifier is not None else []),
             *(service.spawn(Sender(store.folder, target(url)).run(), f"sink {n}") for n, url in enumerate(settings.sinks)),
         ]
         await Api(bus, store, shares, intake).start()
@@ -110,11 +114,13 @@ async def start(service: Service) -> None:
 
 
 def check(config: Config) -> None:
-    """ValueError for a sink that cannot be."""
+    """ValueError for a sink that cannot be, or an address of nobody."""
     for url in config.lognexus.sinks:
         target(url)
+    if config.notify.urls:
+        addresses(config.notify.urls)
 
 
 def main() -> int:
-    """`python -m aegis_lognexus`. Settings: sections [bus], [service] and [lognexus]."""
+    """`python -m aegis_lognexus`. Settings: sections [bus], [service], [lognexus] and [notify]."""
     return replica_main(SERVICE, start, needs=("bus.servers", "lognexus.store"), check=check)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from aegis_proto.messages import CheckResult
 from aegis_proto.phases import Phase
-from aegis_proto.state import Head
+from aegis_proto.state import Head, Transition
 from prometheus_client import Counter, Gauge, Histogram
 
 from aegis_master.rounds import FINDINGS, check_name
 
-KNOWN = frozenset({"process", *FINDINGS})
+KNOWN = frozenset({"process", "environment", *FINDINGS})
 """Checks that have a label of their own."""
 MOST_CHECKS = 32
 
@@ -39,6 +39,12 @@ CHECKS = Histogram(
     buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 30, 60, 66, 120, 182, 300, 600),
 )
 
+ROUNDS = Counter(
+    "aegis_rounds",
+    "Rounds of checks of jobs that ended, by round (bootcheck, troubleshoot) and what came next (run, again, failed)",
+    ["round", "outcome", "gpu_type", "worker_num"],
+)
+
 OWNER_CHANGES = Counter("aegis_master_owner_changes", "Jobs taken or let go", ["why"])
 COMMIT = Histogram(
     "aegis_master_commit_duration_seconds",
@@ -61,6 +67,15 @@ LAGS = Counter("aegis_master_loop_lags", "Times the event loop was late by more 
 def worker_num(workers: int) -> str:
     """A bounded label: exact to 8, then the next power of two."""
     return str(workers) if workers <= 8 else str(1 << (workers - 1).bit_length())
+
+
+def round_ended(head: Head, transition: Transition) -> None:
+    """Counts when `transition` leaves a round of checks."""
+    if transition.phaseFrom not in (Phase.BOOT_CHECKING, Phase.TROUBLESHOOTING) or transition.phaseTo is transition.phaseFrom:
+        return
+    name = "bootcheck" if transition.phaseFrom is Phase.BOOT_CHECKING else "troubleshoot"
+    outcome = "run" if transition.phaseTo is Phase.RUN_COMMAND else "failed" if transition.phaseTo is Phase.FAILED else "again"
+    ROUNDS.labels(name, outcome, head.gpuType or "none", worker_num(head.workerNum)).inc()
 
 
 def checked(head: Head, results: tuple[CheckResult, ...]) -> None:

@@ -402,6 +402,7 @@ class JobOwner:
             if transition.counted:
                 metrics.FAILURES.labels(transition.cause or "unknown").inc()
             self._measure_recovery(transition)
+            metrics.round_ended(self.state.head, transition)
         if transitions and self.state.head.phase.terminal:
             metrics.ended(self.state.head)
         if transitions or notes:

@@ -29,7 +29,7 @@ from aegis_proto.api import (
 )
 from aegis_proto.ids import is_id, pod_name
 from aegis_proto.messages import BadMessage, JobEvent, decode
-from aegis_proto.phases import OrderPhase, Phase
+from aegis_proto.phases import LedgerState, OrderPhase, Phase
 from aegis_proto.state import Head, JobState, Pod
 
 from aegis_master import story
@@ -68,7 +68,7 @@ class Queries:
                 continue
             if len(items) == limit:
                 return Jobs(tuple(items), seq, more=True)
-            items.append(summary(head, self.heads.progress.get(job)))
+            items.append(summary(head, self.heads.progress.get(job), self.ownership.shared.clock.now_ms()))
         return Jobs(tuple(items), seq)
 
     async def job(self, namespace: str, request: JobRequest) -> JobDetail:
@@ -86,7 +86,7 @@ class Queries:
         last = min(head.workerNum, first + MAX_WORKERS)
         workers = tuple(worker(i, state.pod(i)) for i in range(first, last)) if request.workers else ()
         return JobDetail(
-            summary=summary(head, self.heads.progress.get(head.job)),
+            summary=summary(head, self.heads.progress.get(head.job), self.ownership.shared.clock.now_ms()),
             command=state.spec.command,
             workers=workers,
             transitions=head.recent,
@@ -95,17 +95,10 @@ class Queries:
             seqNum=head.seqNum,
             cursor=head.cursor,
             seq=loaded.seq,
-            ledger=self._ledger(head),
+            ledger=totals(head, self.ownership.shared.clock.now_ms()),
             waiting=waiting(state),
             moreWorkers=request.workers and last < head.workerNum,
         )
-
-    def _ledger(self, head: Head) -> dict[str, int]:
-        totals = dict(head.ledger.totals)
-        if head.ledger.since and not head.phase.terminal:
-            state = head.ledger.state.value
-            totals[state] = totals.get(state, 0) + max(0, self.ownership.shared.clock.now_ms() - head.ledger.since)
-        return totals
 
     async def events(self, namespace: str, request: EventsRequest) -> Events:
         """Events of one job after `afterSeq`, oldest first, at most a page; the newest page when it is 0 (`more`: there are older ones), the first
@@ -157,8 +150,24 @@ class Queries:
         return Status(VERSION, shared.era(), shared.replica, replicas, jobs, self.ownership.unowned, round(used, 4), self.heads.seq)
 
 
-def summary(head: Head, progress: Progress | None) -> JobSummary:
-    """One line of `aegis job ls`."""
+def totals(head: Head, now: int) -> dict[str, int]:
+    """Milliseconds per state of the ledger, up to `now` while the job goes on."""
+    found = dict(head.ledger.totals)
+    if head.ledger.since and not head.phase.terminal:
+        state = head.ledger.state.value
+        found[state] = found.get(state, 0) + max(0, now - head.ledger.since)
+    return found
+
+
+def ettr(head: Head, now: int) -> float:
+    """Productive share of all time so far, the queue included; -1 before the command ran first."""
+    spent = totals(head, now)
+    whole = sum(spent.values())
+    return round(spent.get(LedgerState.PRODUCTIVE.value, 0) / whole, 4) if head.started and whole else -1.0
+
+
+def summary(head: Head, progress: Progress | None, now: int) -> JobSummary:
+    """One line of `aegis job ls`. `now` in ms since 1970."""
     last = head.recent[-1] if head.recent else None
     counted = next((t for t in reversed(head.recent) if t.counted), None)
     step = progress.step if progress is not None and progress.incarnation == head.incarnation else head.step
@@ -185,6 +194,8 @@ def summary(head: Head, progress: Progress | None) -> JobSummary:
         exitCode=head.exitCode,
         errorNodes=head.errorNodesTotal,
         uid=head.uid,
+        ettr=ettr(head, now),
+        checkpointAt=head.checkpointAt,
     )
 
 

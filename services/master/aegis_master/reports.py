@@ -22,6 +22,8 @@ PORT_SECONDS = 30.0
 """EADDRINUSE later than this after the start is an error like another."""
 MAX_ADDR, MAX_NOTES = 253, 16
 """Characters of a host name; failed checks of one report that are told to people."""
+DIFFER = "multipleVersions"
+"""Code of a result that says what differs between the workers; that of w0 names them all."""
 NOT_STARTED = (126, 127)
 """Exit codes of a command that cannot be started."""
 
@@ -94,6 +96,8 @@ def finished(draft: Draft, event: Finished) -> None:
         for result in [result for result in event.results if not result.Pass][:MAX_NOTES]:
             check, words = result.CheckType[:64], result.Result[:500]
             draft.note("check", f"{pod_name(event.index)} failed {check}: {words}", event.index, check=check)
+        for result in [result for result in event.results if result.code == DIFFER and event.index == 0][:1]:
+            draft.note("versions", result.Result[:500], check=result.CheckType[:64])
 
 
 def errored(draft: Draft, event: Errored) -> None:

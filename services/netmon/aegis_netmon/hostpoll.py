@@ -21,6 +21,8 @@ NOT_COUNTS = frozenset({"lifespan"})
 GUID = re.compile(r"[0-9a-f]{16}")
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 MOST_PORTS, MOST_NAMES = 256, 256
+MOST_COUNT = 2**63 - 1
+MOST_GBPS, MOST_MINUTES = 1e5, 1e8
 
 
 class PortPoll(NamedTuple):
@@ -49,6 +51,8 @@ def read(node: str, at: float, told: NodePorts) -> NodePoll:
     """`at`: when the message was stored. BadMessage when it is no poll that can be read."""
     if len(told.ports) > MOST_PORTS or len(told.names) > MOST_NAMES or len(set(told.names)) != len(told.names):
         raise BadMessage(f"{node}: {len(told.ports)} ports, {len(told.names)} counters, or a counter twice")
+    if len(told.boot) > 64:
+        raise BadMessage(f"{node}: no id of a boot: {told.boot[:80]!r}")
     for name in told.names:
         if not NAME.fullmatch(name):
             raise BadMessage(f"{node}: no name of a counter: {name[:80]!r}")
@@ -62,11 +66,29 @@ def port_of(node: str, at: float, told: NodePorts, port: PortCounts) -> PortPoll
     if port.values and len(port.values) != len(told.names):
         raise BadMessage(f"{node} {port.device}: {len(port.values)} values of {len(told.names)} counters")
     values = {name: value for name, value in zip(told.names, port.values, strict=False) if value != ABSENT and name not in NOT_COUNTS}
-    if any(value is not None and value < 0 for value in values.values()):
-        raise BadMessage(f"{node} {port.device}: a count below zero")
+    if any(value is not None and not 0 <= value <= MOST_COUNT for value in values.values()):
+        raise BadMessage(f"{node} {port.device}: a count below zero or above {MOST_COUNT}")
+    if not numbers_fit(port):
+        raise BadMessage(f"{node} {port.device}: numbers that no port has")
     poll = Poll(port.guid or f"{node}/{port.device}", port.port, at, values, f"{told.boot}.{port.load}") if values else None
     seen = Seen(node, port.device, port.port, up(port.state), port.layer or "InfiniBand", port.gbps)
     return PortPoll(seen, poll, port.guid, port.note, port.optics, port.firmware)
+
+
+def numbers_fit(port: PortCounts) -> bool:
+    """Rates, times and bit error rates that can be: what is computed with them stays a number."""
+    optics = port.optics or Optics()
+    shares = (optics.rawBer, optics.effectiveBer, optics.symbolBer)
+    counts = (optics.effectiveErrors, optics.symbolErrors, *optics.lanes, *optics.fec.values())
+    return (
+        0 <= (port.gbps or 0) <= MOST_GBPS
+        and 0 <= (optics.gbps or 0) <= MOST_GBPS
+        and 0 <= (optics.minutes or 0) <= MOST_MINUTES
+        and all(share is None or 0 <= share <= 1 for share in shares)
+        and all(count is None or 0 <= count <= MOST_COUNT for count in counts)
+        and len(optics.lanes) <= 64
+        and all(key.isascii() and key.isdigit() and len(key) <= 3 for key in optics.fec)
+    )
 
 
 def up(state: str | None) -> bool | None:

@@ -95,10 +95,14 @@ class Hosts:
         port.seen, port.note, port.at, port.every, port.booted = one.seen, one.note, poll.at, poll.every, poll.booted
         port.firmware = one.firmware or port.firmware
         if one.guid:
-            if port.guid and port.guid != one.guid:
-                self.by_guid.pop((port.guid, one.seen.port), None)
+            if port.guid != one.guid and self.by_guid.get((port.guid, one.seen.port)) is port:
+                del self.by_guid[port.guid, one.seen.port]
             port.guid = one.guid
-            self.by_guid[one.guid, one.seen.port] = port
+            owner = self.by_guid.get((one.guid, one.seen.port))
+            if owner is None or owner.seen.node == one.seen.node or owner.silent(poll.at):
+                self.by_guid[one.guid, one.seen.port] = port
+            else:
+                port.note = port.note or f"{owner.seen.node} tells of the same GUID: it is taken for its own"
         downed = 0
         if one.poll is not None:
             port.port = observe(None if port.port is not None and port.port.guid != one.poll.guid else port.port, one.poll)

@@ -71,12 +71,17 @@ class Intake:
         try:
             if not is_id(node):
                 raise BadMessage(f"{item.subject}: names no node")
-            poll = hostpoll.read(node, item.time_ms / 1000, decode(NodePorts, item.data))
+            self._take(hostpoll.read(node, item.time_ms / 1000, decode(NodePorts, item.data)))
         except BadMessage as error:
-            metrics.REFUSED.inc()
-            DEAD_LETTERS.labels(SERVICE).inc()
-            letter = DeadLetter(STREAM, item.seq, item.subject, str(error)[:300], item.data[:MAX_LETTER], item.time_ms)
-            self._bus.core(subjects.dlq(SERVICE, STREAM, node if is_id(node) else "other"), encode(letter))
-            return
-        metrics.POLLS.inc()
-        self._take(poll)
+            self._refuse(item, node, str(error))
+        except Exception as error:  # a defect of ours must not keep all other nodes from being read
+            log.exception("%s", item.subject)
+            self._refuse(item, node, f"{type(error).__name__}: {error}")
+        else:
+            metrics.POLLS.inc()
+
+    def _refuse(self, item: Stored, node: str, reason: str) -> None:
+        metrics.REFUSED.inc()
+        DEAD_LETTERS.labels(SERVICE).inc()
+        letter = DeadLetter(STREAM, item.seq, item.subject, reason[:300], item.data[:MAX_LETTER], item.time_ms)
+        self._bus.core(subjects.dlq(SERVICE, STREAM, node if is_id(node) else "other"), encode(letter))

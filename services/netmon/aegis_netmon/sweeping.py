@@ -59,7 +59,11 @@ class Sweeping:
             metrics.SWEPT.set(time.time() - self.last.at if self.last.at else -1)
             if self._lease.held and now >= due:
                 due = now + self._settings.sweep
-                await self._sweep()
+                try:
+                    await self._sweep()
+                except Exception as error:  # what a tool printed must not end the service; the next sweep may be fine
+                    log.exception("a sweep failed")
+                    self.last = msgspec.structs.replace(self.last, why=f"{type(error).__name__}: {error}"[:300])
             await asyncio.sleep(LOOK)
 
     async def _sweep(self) -> None:

@@ -153,7 +153,10 @@ def test_checks_can_be_listed_and_run() -> None:
     result = json.loads(done.stdout)
     assert done.returncode == 0 and (result["CheckType"], result["Pass"]) == ("process", True)
     unknown = agent("check", "run", "gpux")
-    assert unknown.returncode == 2 and "known: process, io, gpu, runtime, rdma, memory, contention" in unknown.stderr
+    assert (
+        unknown.returncode == 2
+        and "known: process, io, gpu, runtime, rdma, hang, memory, contention, environment, allreduce, performance" in unknown.stderr
+    )
     assert agent("check", "run", "gpu", "gpux").returncode == 2
     failed = agent("check", "run", "gpu", "process", env={"AEGIS_CHECKS_EXPECTED_GPUS": "1000"})
     assert failed.returncode == 1 and failed.stdout.startswith("fail  gpu: ") and "\nok    process: " in failed.stdout

@@ -159,6 +159,10 @@ async def test_who_does_not_come_is_told_and_who_finds_nobody_says_so_without_ac
     port = ports.free_port((20000, 29999))
     (alone,) = await met([prepared(0, 2, port, meet=0.5)])
     assert "not there: w1" in alone["environment"].Result and alone["allreduce"].Pass
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, socket.socket() as first:  # further packets to it get no answer
+        first.connect(full.getsockname())
+        (cut,) = await met([prepared(1, 2, port, meet=1.0, hub=list(full.getsockname()))])
+    assert (cut["allreduce"].Pass, cut["allreduce"].code, cut["allreduce"].values) == (False, "allreduce", {"pair.0": 0.0})
     (late,) = await met([prepared(1, 2, port, meet=0.5)])
     assert (late["allreduce"].Pass, late["allreduce"].code, late["allreduce"].values) == (False, "late", {})
 

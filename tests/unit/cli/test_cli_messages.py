@@ -313,7 +313,7 @@ def test_every_code_in_the_table_is_whole() -> None:
     for code, row in codes.CODES.items():
         assert code == row.code
         assert row.title and row.why.endswith(".") and row.do.endswith(".")
-        assert row.exit in range(8)
+        assert row.exit in (*range(8), codes.REQUEUE, codes.DO_NOT_REQUEUE)
 
 
 def test_codes_of_the_services_are_in_the_table_with_the_same_exit() -> None:

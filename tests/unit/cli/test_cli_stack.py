@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 from aegis_cli.errors import CliError
-from aegis_cli.stack import client, guard, place, users
+from aegis_cli.stack import client, guard, parts, place, users
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -195,6 +195,23 @@ def test_state_is_kept_where_it_was_asked_for(base: Path, tmp_path: Path) -> Non
         assert (store / "site" / "root.secret").read_text() == secret
     finally:
         again.leave()
+
+
+def test_the_network_monitor_is_part_of_the_stack_where_it_is_configured(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("AEGIS_NETMON_ROUND", "1s")
+    (tmp_path / "home/.config/aegis").mkdir(parents=True)
+    assert not parts.wants_netmon(tmp_path), "what one command's environment says is not for a stack that others share"
+    (tmp_path / "home/.config/aegis/aegis.toml").write_text('[netmon]\nround = "0.5s"\n')
+    stack = client.join(base)
+    try:
+
+        def up() -> bool:
+            return any(part["kind"] == "netmon" and part["state"] == "up" for part in client.read_info(base)["parts"])
+
+        eventually(up, "netmon is up")
+    finally:
+        stack.leave()
 
 
 def test_two_stacks_never_share_one_state(base: Path, tmp_path: Path) -> None:

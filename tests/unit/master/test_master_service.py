@@ -21,7 +21,7 @@ from aegis_proto import subjects
 from aegis_proto.api import Status, read_reply
 from aegis_proto.messages import CheckResult
 from aegis_proto.phases import LedgerState, Phase
-from aegis_proto.state import Head, JobSpec
+from aegis_proto.state import Head, JobSpec, Transition
 from harness.masters import QUICK, InProcess, state_of, submit, until_phase, write_era
 from harness.simagent import Behaviour, SimPlatform
 from harness.waiting import until
@@ -133,3 +133,23 @@ def test_what_an_agent_says_of_its_checks_cannot_make_labels_or_numbers_without_
         if sample.name == "aegis_check_duration_seconds_count" and sample.labels["gpu_type"] == "bound-test"
     }
     assert found == {("other", "pass"): float(metrics.MOST_CHECKS), ("gpu", "fail"): 1.0}
+
+
+def test_a_round_of_checks_is_counted_when_it_ends_by_what_came_next() -> None:
+    head = Head(job="j-1", name="j", namespace="n", uid="u", workerNum=3, maxRetry=1, gpuType="rounds-test")
+
+    def moved(before: Phase, after: Phase) -> None:
+        metrics.round_ended(head, Transition(1, before, after, 1, 0, 0, "0:0:0", "pass"))
+
+    moved(Phase.PENDING, Phase.BOOT_CHECKING)
+    moved(Phase.BOOT_CHECKING, Phase.RUN_COMMAND)
+    moved(Phase.TROUBLESHOOTING, Phase.RESTARTING)
+    moved(Phase.TROUBLESHOOTING, Phase.FAILED)
+    moved(Phase.TROUBLESHOOTING, Phase.FAILED)
+    found = {
+        (sample.labels["round"], sample.labels["outcome"], sample.labels["worker_num"]): sample.value
+        for metric in REGISTRY.collect()
+        for sample in metric.samples
+        if sample.name == "aegis_rounds_total" and sample.labels["gpu_type"] == "rounds-test"
+    }
+    assert found == {("bootcheck", "run", "3"): 1.0, ("troubleshoot", "again", "3"): 1.0, ("troubleshoot", "failed", "3"): 2.0}

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from aegis_agent.daemon.ports import message
-from aegis_netmon import hostpoll
+from aegis_netmon import hostpoll, kept, verdicts
 from aegis_netmon.hostpoll import NodePoll
 from aegis_netmon.hosts import Hosts
+from aegis_netmon.incidents import KeptIncidents
+from aegis_netmon.picture import Picture
 from aegis_parsers.ib.live import PortReading, Reader, port_guid
 from aegis_proto.messages import BadMessage, decode, encode
-from aegis_proto.net import NodePorts, PortCounts
+from aegis_proto.net import ABSENT, NodePorts, Optics, PortCounts
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 
 def travelled(node: str, at: float, boot: str, ports: list[PortReading]) -> NodePoll:
@@ -102,3 +108,68 @@ def test_a_roce_port_that_loses_its_carrier_has_a_dip(tmp_path: Path) -> None:
     assert "carrier_down rose by 2 in 20 s" in {finding.story for finding in port.health.findings}
     (folder / "gid_attrs/ndevs/0").write_text("../../etc")
     assert "carrier_down" not in reader.poll()[0].counters
+
+
+def told(guid: str, symbol_error: int) -> list[PortReading]:
+    return [PortReading("mlx5_0", 1, guid, "ACTIVE", None, 400.0, "InfiniBand", 4, {"symbol_error": symbol_error})]
+
+
+def test_a_guid_stays_with_the_node_that_told_it_first_as_long_as_that_tells() -> None:
+    hosts = Hosts()
+    hosts.take(travelled("n1", 0.0, "b", told("0" * 15 + "7", 0)))
+    hosts.take(travelled("n2", 1.0, "b", told("0" * 15 + "7", 0)))
+    assert hosts.by_guid["0" * 15 + "7", 1].seen.node == "n1"
+    assert "n1 tells of the same GUID" in next(hosts.unread())
+    hosts.take(travelled("n2", 100.0, "b", told("0" * 15 + "7", 0)))
+    assert hosts.by_guid["0" * 15 + "7", 1].seen.node == "n2", "the adapter was moved: n1 tells nothing any more"
+
+
+def test_a_silent_node_s_ports_are_unknown_and_a_port_that_is_gone_is_down() -> None:
+    hosts = Hosts()
+    for at in (0.0, 10.0):
+        for n in range(5):
+            hosts.take(travelled(f"n{n}", at, "b", two_of(n)))
+    for n in range(1, 5):
+        hosts.take(travelled(f"n{n}", 20.0, "b", told(f"{n:016x}", 0) if n == 1 else two_of(n)))
+    hosts.expect(20.0)
+    gone = hosts.ports["n1", "mlx5_1", 1]
+    assert gone.health is not None and (gone.health.state, gone.note) == ("down", "not there any more")
+    assert hosts.silent_nodes(50.0) == ["n0"]
+    picture = Picture(hosts)
+    picture.round(50.0)
+    states = {key: line.state for key, line in picture.lines.items()}
+    assert (states["n0-mlx5_0-1"], states["n1-mlx5_1-1"], states["n2-mlx5_0-1"]) == ("unknown", "down", "unproven")
+
+
+def two_of(n: int) -> list[PortReading]:
+    return [*told(f"{n:016x}", 0), PortReading("mlx5_1", 1, f"{n + 64:016x}", "ACTIVE", None, 400.0, "InfiniBand", 5, {"symbol_error": 0})]
+
+
+REALS = st.one_of(st.none(), st.floats(), st.sampled_from([0.0, 1e-300, 1e308, -1.0, 5e-324]))
+STATES = st.sampled_from([None, "ACTIVE", "DOWN", "?"])
+COUNTS = st.one_of(st.none(), st.integers(-2, 2**70), st.sampled_from([ABSENT, 0, 15, 255, 65535, 2**63 - 1]))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            COUNTS, COUNTS, REALS, st.sampled_from([None, "ACTIVE", "DOWN", "?"]), st.tuples(REALS, REALS, REALS, REALS), st.integers(-5, 10**15)
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_whatever_a_daemon_tells_is_refused_or_judged(polls: list[Any]) -> None:
+    hosts = Hosts()
+    picture = Picture(hosts)
+    for n, (one, other, gbps, state, optics, at) in enumerate(polls):
+        row = PortCounts("mlx5_0", 1, "", state, gbps, "InfiniBand", n // 3, (one, other), optics=Optics(at, *optics))
+        try:
+            hosts.take(hostpoll.read("n1", 10.0 * n, NodePorts("b", at, ("symbol_error", "port_rcv_data"), (row,), booted=at // 2)))
+        except BadMessage:
+            continue
+        picture.round(10.0 * n)
+        for line in picture.lines.values():
+            verdicts.of_link(picture.info(line, 10.0 * n), 1)
+    kept.give_back(msgspec.msgpack.decode(msgspec.msgpack.encode(kept.gather(hosts, picture.watch, KeptIncidents(), 1, "")), type=kept.Kept), Hosts())

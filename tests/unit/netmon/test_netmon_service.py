@@ -19,7 +19,7 @@ from aegis_bus.sole import SoleLease
 from aegis_proto import messages, subjects
 from aegis_proto.api import RequestRefused, read_reply
 from aegis_proto.messages import Verdict
-from aegis_proto.net import JobLinksAnswer, JobLinksQuery, LinkAnswer, LinkQuery, LinksAnswer, LinksQuery
+from aegis_proto.net import JobLinksAnswer, JobLinksQuery, LinkAnswer, LinkQuery, LinksAnswer, LinksQuery, NodePorts, Optics, PortCounts
 from aegis_proto.state import JobState, Pod
 from harness.bus import MakeBus
 from harness.netservice import Node, Process, Sysfs
@@ -189,15 +189,19 @@ async def _is(asked: Callable[[], Awaitable[str]], wanted: str) -> bool:
 async def test_a_message_that_is_no_poll_goes_to_the_dead_letters(bus: Bus, nats_server: NatsServer, start: Start, tmp_path: Path) -> None:
     await bus.publish(subjects.net_counter("n7"), b'{"boot":"b","at":1,"names":["x"],"ports":[["../x",1]]}')
     await bus.publish(subjects.net_counter("n8"), b"\xff")
+    huge = Optics(minutes=1e308, gbps=1e308, symbolBer=1.0)
+    strange = NodePorts("b", 1, ("symbol_error",), (PortCounts("mlx5_0", 1, "", "ACTIVE", 1e308, values=(1,), optics=huge),))
+    await bus.publish(subjects.net_counter("n6"), messages.encode(strange))
     good = Node(bus, "n9", Sysfs(tmp_path / "n9", 7))
     await good.poll()
     await start(nats_server.url)
 
     async def read() -> bool:
         answer = await links(bus)
-        return answer is not None and answer.total == 1 and all([await bus.get("DLQ", subjects.dlq("netmon", "METRICS", n)) for n in ("n7", "n8")])
+        letters = [await bus.get("DLQ", subjects.dlq("netmon", "METRICS", node)) for node in ("n6", "n7", "n8")]
+        return answer is not None and all(letters) and "n9-mlx5_0-1" in {link.link for link in answer.links}
 
-    await until(read, 20, "the good one is there, and two dead letters")
+    await until(read, 20, "the good one is there, and three dead letters")
 
 
 async def test_a_sole_lease_has_one_holder_and_passes_on(bus: Bus, make_bus: MakeBus) -> None:

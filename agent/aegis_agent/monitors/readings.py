@@ -1,0 +1,161 @@
+"""What processes and a machine use, read from /proc, /sys and NVML: cumulative counters and gauges. Reads only, a few files each.
+
+NVML is loaded only where its device is; a call into the driver may hang, so it is made on a thread that is waited for with a
+deadline, and not again while it hangs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+_TICK = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+MOST = 512
+"""Processes of a worker that are read."""
+NVML_DEADLINE = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Cumulative: `cpu` in seconds, the rest in bytes. Gauges: `memory` in bytes, `memory_limit`."""
+
+    at: float  # monotonic seconds
+    cpu: float = 0.0
+    memory: float = 0.0
+    memory_limit: float = 0.0
+    read: float = 0.0
+    written: float = 0.0
+    network: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Gpus:
+    """Percent and bytes, one per GPU."""
+
+    use: tuple[float, ...] = ()
+    memory: tuple[float, ...] = ()
+    power: tuple[float, ...] = ()  # watts
+    temperature: tuple[float, ...] = ()
+
+
+def _read(path: str, size: int = 65536) -> bytes:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(fd, size)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
+def network_bytes(root: str = "/") -> float:
+    """Sent and received over every interface but lo, and over RDMA ports (their counters are in units of four bytes)."""
+    total = 0
+    for line in _read(f"{root}proc/net/dev").splitlines()[2:]:
+        name, _, rest = line.partition(b":")
+        fields = rest.split()
+        if name.strip() != b"lo" and len(fields) >= 9:
+            total += int(fields[0]) + int(fields[8])
+    devices = Path(root, "sys/class/infiniband")
+    try:
+        ports = [port for device in devices.iterdir() for port in (device / "ports").iterdir()]
+    except OSError:
+        ports = []
+    for port in ports:
+        for counter in ("port_xmit_data", "port_rcv_data"):
+            text = _read(f"{port}/counters/{counter}", 64).strip()
+            total += 4 * int(text) if text.isdigit() else 0
+    return float(total)
+
+
+def memory_limit(root: str = "/") -> float:
+    """Bytes that this machine, or the container, has."""
+    total = 0.0
+    for line in _read(f"{root}proc/meminfo").splitlines():
+        if line.startswith(b"MemTotal:"):
+            total = int(line.split()[1]) * 1024.0
+    text = _read(f"{root}sys/fs/cgroup/memory.max", 64).strip()
+    return min(total, float(text)) if text.isdigit() else total
+
+
+def of_processes(pids: Iterable[int], root: str = "/") -> Counted:
+    """The sum over `pids`; what cannot be read counts nothing."""
+    ticks = pages = read = written = 0
+    for pid, _ in zip(pids, range(MOST), strict=False):
+        text = _read(f"{root}proc/{pid}/stat", 1024)
+        fields = text[text.rfind(b")") + 2 :].split()
+        if len(fields) > 21:
+            ticks += int(fields[11]) + int(fields[12])
+            pages += int(fields[21])
+        for line in _read(f"{root}proc/{pid}/io", 1024).splitlines():
+            name, _, value = line.partition(b": ")
+            if name == b"read_bytes":
+                read += int(value)
+            elif name == b"write_bytes":
+                written += int(value)
+    return Counted(time.monotonic(), ticks / _TICK, pages * _PAGE, memory_limit(root), read, written, network_bytes(root))
+
+
+def of_machine(root: str = "/") -> Counted:
+    first = _read(f"{root}proc/stat", 4096).splitlines()[:1]
+    fields = [int(word) for word in first[0].split()[1:9]] if first else [0] * 8
+    busy = sum(fields) - fields[3] - fields[4]
+    used = total = 0
+    for line in _read(f"{root}proc/meminfo").splitlines():
+        name, _, rest = line.partition(b":")
+        if name == b"MemTotal":
+            total = int(rest.split()[0]) * 1024
+        elif name == b"MemAvailable":
+            used = total - int(rest.split()[0]) * 1024
+    read = written = 0
+    for line in _read(f"{root}proc/diskstats").splitlines():
+        words = line.split()
+        if len(words) > 9 and os.path.isdir(f"{root}sys/block/{words[2].decode()}") and not words[2].startswith((b"loop", b"ram", b"dm-", b"md")):
+            read += int(words[5]) * 512
+            written += int(words[9]) * 512
+    return Counted(time.monotonic(), busy / _TICK, used, total, read, written, network_bytes(root))
+
+
+@dataclass
+class Nvml:
+    """The GPUs of this machine, when there are any and their driver answers."""
+
+    _module: Any = None
+    _handles: list[Any] = field(default_factory=list)
+    _stuck: asyncio.Future[Gpus] | None = None
+
+    async def read(self) -> Gpus | None:
+        """None: there are none, they cannot be asked, or the driver has not answered (TimeoutError the first time)."""
+        if self._stuck is not None and not self._stuck.done():
+            return None
+        self._stuck = None
+        if self._module is None and not os.path.exists("/dev/nvidiactl"):
+            return None
+        asked = asyncio.get_running_loop().run_in_executor(None, self._ask)
+        try:
+            return await asyncio.wait_for(asyncio.shield(asked), NVML_DEADLINE)
+        except TimeoutError:
+            self._stuck = asked
+            raise
+
+    def _ask(self) -> Gpus:
+        import pynvml
+
+        if self._module is None:
+            pynvml.nvmlInit()
+            self._handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+            self._module = pynvml
+        use = tuple(float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu) for handle in self._handles)
+        memory = tuple(float(pynvml.nvmlDeviceGetMemoryInfo(handle).used) for handle in self._handles)
+        power = tuple(pynvml.nvmlDeviceGetPowerUsage(handle) / 1000 for handle in self._handles)
+        heat = tuple(float(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)) for handle in self._handles)
+        return Gpus(use, memory, power, heat)
