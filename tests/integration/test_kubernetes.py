@@ -24,7 +24,7 @@ from aegis_proto.api import read_reply
 from aegis_proto.api_nodes import TaintAnswer, TaintRequest
 from aegis_proto.messages import encode
 from harness.waiting import until
-from support.controlplane import DEPLOY, ControlPlane
+from support.controlplane import DEPLOY, KINDS, ControlPlane, documents
 from support.house import Child, House, house
 from support.kubelet import Kubelet, image
 
@@ -127,6 +127,8 @@ async def lab(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lab]:
         (folder / "stack").mkdir()
         async with house(folder / "stack", nodes=0, controllers=0) as stack:
             await stack.start_controller("k8s", **controller_settings(plane, stack))
+            reader = {"AEGIS_BUS_CREDS": stack.creds("mirror", "reader"), "AEGIS_JOBCONTROLLER_KUBECONFIG": str(plane.kubeconfig("mirror"))}
+            await stack.start("mirror", "-m", "aegis_jobcontroller.kubernetes.mirror", env=reader)
             image(folder / "bin", sys.executable)
             environ = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
             environ |= {"AEGIS_TEST_HOUSE": str(folder / "stack"), "HOME": str(folder)}
@@ -164,8 +166,17 @@ async def test_a_killed_command_restarts_in_place_and_the_job_ends_well(lab: Lab
     (work / "done").touch()
     ended = await lab.when("inplace", phase="Succeeded")
     assert {c["type"] for c in ended["conditions"] if c["status"] == "True"} == {"Accepted", "Succeeded"}
-    record = await lab.api.get(RECORDS, "default", job)
+
+    async def mirrored() -> dict[str, Any] | None:
+        found = dict(await lab.api.get(RECORDS, "default", job))
+        return found if found.get("status", {}).get("phase") == "Succeed" else None
+
+    record = dict(await until(mirrored, 30, "the record shows the end"))
     assert record["spec"] == {"JobName": "inplace", "WorkerNum": 2, "MaxRetry": 2}
+    infos = record["status"]["podInfos"]
+    assert set(infos) == {"w0", "w1"} and record["status"]["recoverCount"] == 1 and not record["status"]["shouldQuit"]
+    assert set(infos["w1"]) == {"podIP", "innerPhase", "finished", "retries", "lastFailedReason", "updatedTimestamp"}
+    assert (infos["w1"]["retries"], infos["w1"]["finished"]) == (1, True)
     await until(lambda: _over(lab, job), 60, "all pods have ended by themselves")
 
 
@@ -330,6 +341,12 @@ async def test_the_shipped_roles_may_do_their_work_and_nothing_more(lab: Lab) ->
     finally:
         await controller.close()
         await mirror.close()
+
+
+async def test_the_shipped_manifests_and_the_example_are_accepted_by_a_real_server(lab: Lab) -> None:
+    for document in [*documents(DEPLOY / "aegis.yaml"), *documents(DEPLOY / "example.yaml")]:
+        resource = AEGISJOBS if document["kind"] == "AegisJob" else KINDS[document["kind"]]
+        await lab.api.create(resource, document["metadata"]["namespace"], document, dryRun="All")
 
 
 async def _over(lab: Lab, job: str, *phases: str) -> bool:

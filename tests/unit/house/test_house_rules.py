@@ -36,7 +36,7 @@ PURE = {
     ],
     "aegis_jobcontroller": [
         *("plan", "facts", "pending", "world", "lost", "checked"),
-        *(f"kubernetes/{name}" for name in ("resources", "seen", "plan", "facts", "status", "manifest")),
+        *(f"kubernetes/{name}" for name in ("resources", "seen", "plan", "facts", "status", "manifest", "projection")),
     ],
     "aegis_lognexus": ["evidence", "readings", "verdict", "share"],
     "aegis_agent": ["orders", "env", "nested", "mode", "progress"],

@@ -10,15 +10,18 @@ import jsonschema
 import msgspec
 import pytest
 import yaml
-from aegis_jobcontroller.kubernetes import manifest
+from aegis_bus.config import VARIABLES
+from aegis_jobcontroller.kubernetes import manifest, projection
 from aegis_jobcontroller.kubernetes.status import conditions, differs, status
 from aegis_jobcontroller.kubernetes.submit import spec_of
-from aegis_proto.job import ALIASES, KUBERNETES_ONLY, SpecError, from_mapping
+from aegis_proto.api import JobDetail, JobSummary, WorkerView
+from aegis_proto.job import ALIASES, KUBERNETES_ONLY, SpecError, from_mapping, parse
 from aegis_proto.phases import FailedReason, Phase
-from aegis_proto.state import JobSpec
+from aegis_proto.state import ErrorNode, JobSpec
 from clusters import ID, NOW, SITE, UID, aegisjob, job, pod
 
-CRDS = Path(__file__).parents[3] / "deploy" / "kubernetes" / "crds"
+DEPLOY = Path(__file__).parents[3] / "deploy" / "kubernetes"
+CRDS = DEPLOY / "crds"
 
 
 def schema(name: str) -> dict[str, Any]:
@@ -125,6 +128,55 @@ def test_a_condition_is_dated_when_it_changes_and_never_empty() -> None:
     after = {entry["type"]: entry for entry in conditions(again, "Failed", "MaxRetryExceeded", "spent", NOW + 60_000)}
     assert after["Running"]["status"] == "False" and after["Running"]["lastTransitionTime"] != first[1]["lastTransitionTime"]
     assert after["Failed"]["reason"] == "MaxRetryExceeded"
+
+
+def test_the_shipped_manifests_hang_together() -> None:
+    kustomization = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())
+    shipped = [doc for name in kustomization["resources"] for doc in yaml.safe_load_all((DEPLOY / name).read_text())]
+    named = {(doc["kind"], doc["metadata"]["name"]) for doc in shipped}
+    roles = {doc["metadata"]["name"]: doc["rules"] for doc in shipped if doc["kind"] == "ClusterRole"}
+    for deployment in (doc for doc in shipped if doc["kind"] == "Deployment"):
+        spec = deployment["spec"]["template"]["spec"]
+        assert ("ServiceAccount", spec["serviceAccountName"]) in named and spec["serviceAccountName"] in roles
+        assert deployment["spec"]["selector"]["matchLabels"].items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
+        assert {mount["name"] for mount in spec["containers"][0]["volumeMounts"]} == {volume["name"] for volume in spec["volumes"]}
+        for entry in spec["containers"][0]["env"]:
+            assert entry["name"] in VARIABLES, f"{entry['name']} is no setting"
+        assert ("ConfigMap", spec["containers"][0]["envFrom"][0]["configMapRef"]["name"]) in named
+    assert roles["aegis-mirror"] == [{"apiGroups": ["aegis.train"], "resources": ["aegises/status"], "verbs": ["patch"]}]
+    written = {verb for rule in roles["aegis-jobcontroller"] if "secrets" in rule["resources"] for verb in rule["verbs"]}
+    assert written == {"create", "patch"}, "join tokens are written, never read"
+    assert all(set(doc["data"]) <= set(VARIABLES) for doc in shipped if doc["kind"] == "ConfigMap")
+
+
+def test_the_example_is_a_job_here_and_everywhere() -> None:
+    text = (DEPLOY / "example.yaml").read_text()
+    jsonschema.validate(yaml.safe_load(text), schema("aegisjobs.yaml"))
+    spec = parse(text)
+    assert (spec.workers, spec.nprocPerNode, spec.command) == (4, 8, ("python", "train.py"))
+
+
+def test_the_record_shows_every_worker_of_a_small_job_and_the_odd_ones_of_a_large_one() -> None:
+    summary = JobSummary("j", "j", "ml", "RunCommand", 2, 2, 1, 3, 1)
+    workers = [WorkerView(f"w{i}", state="RunCommand", retries=1, ip="10.0.0.1", ts=5) for i in range(600)]
+    workers[7] = WorkerView("w7", state="suspect", retries=2, reason="killed", ts=9)
+    workers[8] = WorkerView("w8", state="empty", retries=1)
+    detail = JobDetail(summary, (), (), (), (ErrorNode("n1", "gpu", 4, "w7"),), "1:1", 7, 0, 0)
+    large = projection.status(detail, workers)
+    assert set(large["podInfos"]) == {"w7", "w8"} and large["podInfos"]["w8"]["innerPhase"] == "Pending"
+    assert large["podInfos"]["w7"] == {
+        "podIP": "",
+        "innerPhase": "RunCommand",
+        "finished": False,
+        "retries": 2,
+        "lastFailedReason": "killed",
+        "updatedTimestamp": 9,
+    }
+    small = projection.status(detail, workers[:3])
+    assert set(small["podInfos"]) == {"w0", "w1", "w2"}
+    for made in (large, small):
+        record = manifest.record(job(pod(), pod()), aegisjob())
+        jsonschema.validate({**record, "status": made}, schema("aegises.yaml"))
 
 
 def test_only_what_is_other_than_it_was_is_patched() -> None:

@@ -20,7 +20,7 @@ from aegis_jobcontroller.kubernetes.resources import Object, Resource
 
 TIMEOUT = 20.0
 """Seconds that one request may take; a watch says how long it is to last."""
-JSON, MERGE = "application/json", "application/merge-patch+json"
+JSON, MERGE, JSON_PATCH = "application/json", "application/merge-patch+json", "application/json-patch+json"
 
 
 class KubeError(Exception):
@@ -73,12 +73,18 @@ class Client:
         """One page: `items`, and in `metadata` the `resourceVersion` and, when there is more, `continue`."""
         return await self._json("GET", resource.path(namespace), query)
 
-    async def create(self, resource: Resource, namespace: str, body: Object) -> Object:
-        return await self._json("POST", resource.path(namespace), body=body)
+    async def create(self, resource: Resource, namespace: str, body: Object, **query: str) -> Object:
+        """`dryRun="All"`: everything is checked, nothing is stored."""
+        return await self._json("POST", resource.path(namespace), query, body=body)
 
     async def patch(self, resource: Resource, namespace: str, name: str, body: Object, sub: str = "") -> Object:
         """RFC 7396: what `body` names is replaced, null removes. A `metadata.resourceVersion` in it makes a stale patch a Conflict."""
         return await self._json("PATCH", resource.path(namespace, name, sub), body=body, content=MERGE)
+
+    async def replace_status(self, resource: Resource, namespace: str, name: str, status: Object) -> None:
+        """The status as a whole (RFC 6902): what it does not say is not there any more."""
+        body = [{"op": "add", "path": "/status", "value": status}]
+        await self._json("PATCH", resource.path(namespace, name, "status"), body=body, content=JSON_PATCH)
 
     async def delete(self, resource: Resource, namespace: str, name: str, grace: float | None = None, uid: str = "") -> None:
         """`grace` 0 = by force. `uid`: only this very object. An absent one is deleted already."""
@@ -110,7 +116,7 @@ class Client:
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError) as error:
             raise KubeError(0, type(error).__name__, str(error)) from None
 
-    async def _json(self, method: str, path: str, query: Mapping[str, str] | None = None, body: Object | None = None, content: str = JSON) -> Object:
+    async def _json(self, method: str, path: str, query: Mapping[str, str] | None = None, body: Any = None, content: str = JSON) -> Object:
         timeout = aiohttp.ClientTimeout(total=TIMEOUT)
         try:
             response = await self._request(method, path, dict(query or {}), body=body, content=content, timeout=timeout)
@@ -125,7 +131,7 @@ class Client:
             raise KubeError(0, "NotJSON", f"{method} {path}") from None
 
     async def _request(
-        self, method: str, path: str, query: dict[str, str], *, body: Object | None = None, content: str = JSON, timeout: aiohttp.ClientTimeout
+        self, method: str, path: str, query: dict[str, str], *, body: Any = None, content: str = JSON, timeout: aiohttp.ClientTimeout
     ) -> Any:
         headers = {"Accept": "application/json", "Content-Type": content}
         try:
