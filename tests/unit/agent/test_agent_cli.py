@@ -11,9 +11,10 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from aegis_agent.checks.registry import gpu_count
-from aegis_agent.handover import BadTask, Exit, WorkerTask, read_exit, read_task, task_from_environment, write_exit
+from aegis_agent.handover import BadTask, Exit, WorkerTask, read_exit, read_task, read_token, task_from_environment, write_exit
 from aegis_agent.main import shell_command
 from aegis_agent.procs import processes, start_ticks
 from aegis_proto.messages import encode
@@ -198,6 +199,23 @@ def test_the_task_of_a_container_comes_from_its_environment(tmp_path: Path) -> N
     }
     task = task_from_environment(JobSpec(name="x"), environ)
     assert (task.job, task.pod, task.attempt, task.workers, task.token, task.plainPort) == ("ddp-1", "w3", 2, 4, "abc", 23456)
+
+
+def test_a_container_without_a_token_looks_for_it_again(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    task = task_from_environment(JobSpec(name="x"), {"AEGIS_JOB": "ddp-1", "AEGIS_JOIN_TOKEN_FILE": str(path), "AEGIS_NODE": "gpu-1.example.org"})
+    assert (task.token, read_token(task.tokenFile), task.node) == ("", "", "gpu-1-example-org")
+    path.write_text("late\n")
+    assert read_token(task.tokenFile) == "late"
+
+
+def test_what_the_platform_wrote_of_the_job_goes_with_the_command_line(tmp_path: Path) -> None:
+    path = tmp_path / "spec.json"
+    path.write_bytes(msgspec.json.encode(JobSpec(name="x", command=("other",), env={"OF_THE_JOB": "1"})))
+    assert agent("-c", "echo $OF_THE_JOB", env={"AEGIS_JOB_SPEC_FILE": str(path)}).stdout == "1\n"
+    path.write_text("not json")
+    done = agent("-c", "echo it runs all the same", env={"AEGIS_JOB_SPEC_FILE": str(path)})
+    assert done.stdout == "it runs all the same\n" and "AEGIS_JOB_SPEC_FILE" in done.stderr
 
 
 def test_a_task_file_is_read_once(tmp_path: Path) -> None:

@@ -155,6 +155,13 @@ def test_a_killed_agent_is_a_lost_pod_that_is_gone() -> None:
     assert event == ev.PodLost(1, 1, LostReason.KILLED, 4500, 137, "n1", gone=True, message="killed by signal 9")
 
 
+def test_a_pod_removed_by_force_is_lost_and_its_place_is_not_free() -> None:
+    [event] = fact(running(), "w1", FactKind.GONE, verified=False).events
+    assert isinstance(event, ev.PodLost) and not event.gone and not event.blame
+    state = running().with_pod(1, msgspec.structs.replace(running().pod(1), attempt=2, boot=""))
+    assert not fact(state, "w1", FactKind.GONE, attempt=1, verified=False).events
+
+
 def test_news_of_an_attempt_that_was_replaced_only_frees_its_place() -> None:
     state = running()
     state, _ = machine.step(state, ev.PodLost(1, 1), 2000)
