@@ -52,6 +52,12 @@ class UnknownResult(BusError):
     """The message was sent and no answer came back: it may or may not have been stored."""
 
 
+class NameTaken(BusError):
+    """Another process that lives renews the lease of this name."""
+
+    code = "E130"
+
+
 class Unreadable(BusError):
     """The stored state was written by a newer version, or is not a state at all. This process must not touch it."""
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import msgspec
 from aegis_proto import WIRE_VERSION, messages, shards, subjects
-from aegis_proto.state import SHARD, Head, JobSpec, JobState, Owner, Pod
+from aegis_proto.state import Head, JobSpec, JobState, Owner, Pod
 
 from aegis_bus import errors, metrics
 from aegis_bus.connection import Bus, Stored
@@ -70,7 +70,7 @@ class JobStore:
         if spec_item is None:
             raise errors.Unreadable(f"job {job}: the head is there, the specification ({subjects.job_spec(job)}) is not")
         spec = _decode(job, JobSpec, spec_item.data)
-        pods = tuple(decode_shard(job, k, by_subject.get(subjects.job_pods(job, k))) for k in range(-(-head.workerNum // SHARD)))
+        pods = tuple(decode_shard(head, k, by_subject.get(subjects.job_pods(job, k))) for k in range(shards.count(head.workerNum)))
         return self._loaded(JobState(head, pods, spec), head_item.seq, head_item.time_ms)
 
     async def head(self, job: str) -> tuple[Head, int, int] | None:
@@ -215,11 +215,11 @@ def _decode(job: str, kind: type[S], data: bytes) -> S:
         raise errors.Unreadable(f"job {job}: {error}") from None
 
 
-def decode_shard(job: str, k: int, item: Stored | None) -> tuple[Pod, ...]:
-    """Shard k of a job; `Unreadable` when it is missing, of a higher version or no shard."""
-    if item is None:
-        raise errors.Unreadable(f"job {job}: shard {k} ({subjects.job_pods(job, k)}) is missing")
+def decode_shard(head: Head, k: int, item: Stored | None) -> tuple[Pod, ...]:
+    """Shard k of the job of `head`; `Unreadable` when it is missing, of a higher version or not this shard."""
+    if item is None or item.marker:
+        raise errors.Unreadable(f"job {head.job}: shard {k} ({subjects.job_pods(head.job, k)}) is missing")
     try:
-        return shards.decode(item.data)
+        return shards.decode(item.data, shards.places(head.workerNum, k))
     except messages.BadMessage as error:
-        raise errors.Unreadable(f"job {job}: shard {k} is not readable: {error}") from None
+        raise errors.Unreadable(f"job {head.job}: shard {k} is not readable: {error}") from None

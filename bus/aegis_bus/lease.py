@@ -16,7 +16,7 @@ from aegis_proto import messages, subjects
 from aegis_proto.messages import LeaseData
 
 from aegis_bus import errors
-from aegis_bus.connection import Bus
+from aegis_bus.connection import Bus, Stored
 
 log = logging.getLogger(__name__)
 
@@ -41,9 +41,29 @@ class Lease:
         self._renewed = 0.0
 
     async def start(self) -> None:
-        """Take the lease (errors of `Bus.publish`), then keep it in the background."""
+        """Take the lease (errors of `Bus.publish`), then keep it in the background. `NameTaken` when another process of this name lives.
+
+        Two masters of one name would each take the jobs of the other for their own, for ever. A predecessor that died on this machine is not
+        waited for; one elsewhere until its lease ends, or is renewed.
+        """
+        await self._alone()
         await self._renew()
         self._task = asyncio.create_task(self._keep(), name=f"lease {self.replica}")
+
+    async def _alone(self) -> None:
+        began, seen = time.monotonic(), 0
+        while time.monotonic() - began <= 2 * self.ttl:
+            stored = await self._bus.get(STREAM, self._subject)
+            other = None if stored is None or stored.marker else _lease_of(stored)
+            if stored is None or other is None or _ended(other):
+                return
+            if seen and stored.seq != seen:
+                raise errors.NameTaken(
+                    f'E130 service.replica "{self.replica}": another {other.service} of this name runs (pid {other.pid} on {other.host}). '
+                    "Each replica needs its own name; left out, it gets one"
+                )
+            seen = stored.seq
+            await asyncio.sleep(self.ttl / 12)
 
     async def _renew(self) -> None:
         asked = time.monotonic()
@@ -79,17 +99,35 @@ class Lease:
             log.info("lease of %s runs out by itself: %s", self.replica, error)
 
 
+def _ended(other: LeaseData) -> bool:
+    """It is this process, or one of this machine that has ended."""
+    if other.host != socket.gethostname():
+        return False
+    try:
+        os.kill(other.pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return other.pid == os.getpid()
+
+
+def _lease_of(stored: Stored) -> LeaseData | None:
+    """None for one that was given up, or is none."""
+    if not stored.data:
+        return None
+    try:
+        return messages.decode(LeaseData, stored.data)
+    except messages.BadMessage as error:
+        log.warning("%s: %s", stored.subject, error)
+        return None
+
+
 async def live_replicas(bus: Bus, service: str = "") -> dict[str, LeaseData]:
     """Replicas with a lease now, by name; of one service when given."""
     live: dict[str, LeaseData] = {}
     for item in await bus.get_many(STREAM, [subjects.lease("*")]):
-        if item.marker or not item.data:
-            continue
-        try:
-            lease = messages.decode(LeaseData, item.data)
-        except messages.BadMessage as error:
-            log.warning("%s: %s", item.subject, error)
-            continue
-        if not service or lease.service == service:
+        lease = None if item.marker else _lease_of(item)
+        if lease is not None and (not service or lease.service == service):
             live[lease.replica] = lease
     return live

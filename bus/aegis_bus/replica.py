@@ -46,7 +46,8 @@ class Replica:
 def replica_name(service: str, configured: str) -> str:
     """The configured name, or one that no other process has. ConfigError (E130) when it is no id."""
     if not configured:
-        return nearest_id(f"{service}-{socket.gethostname().split('.')[0][:16]}-{os.getpid()}-{secrets.token_hex(3)}")
+        tail = f"-{os.getpid()}-{secrets.token_hex(3)}"
+        return nearest_id(f"{service}-{socket.gethostname().split('.')[0]}"[: 40 - len(tail)] + tail)
     if nearest_id(configured) != configured:
         raise ConfigError(f'E130 service.replica "{configured}": use a-z, 0-9 and -, at most 40. Nearest: {nearest_id(configured)}')
     return configured
@@ -75,6 +76,7 @@ async def joined(service: Service) -> AsyncIterator[Replica]:
             raise error
         return fresh.jwt
 
+    service.health["bus"] = lambda: False
     bus = await Bus.connect(
         identity,
         list(config.bus.servers),
@@ -115,6 +117,11 @@ def replica_main(
             if not getattr(getattr(config, section), key):
                 raise ConfigError(f"E130 {service} needs {need}: [{section}] {key} = ... in aegis.toml, or AEGIS_{section.upper()}_{key.upper()}")
         check(config)
+        if config.bus.creds:
+            Identity.from_creds_file(config.bus.creds)
+    except OSError as error:
+        sys.stderr.write(f"E130 bus.creds {config.bus.creds} cannot be read: {error.strerror}. The file of `aegis creds issue` for this service\n")
+        return EXIT_CONFIG
     except ValueError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_CONFIG

@@ -184,6 +184,8 @@ def _exit_code(name: str, main: asyncio.Future[None], service: Service) -> int:
         return EXIT_FAILED if service.failure is not None else EXIT_OK
     if isinstance(error, errors.BusError):
         log.error("%s: %s", name, error)
+        if isinstance(error, errors.NameTaken):
+            return EXIT_FAILED
         return EXIT_NOT_ALLOWED if isinstance(error, errors.NotAllowed | errors.CredentialsRefused) else EXIT_UNREACHABLE
     log.error("%s failed", name, exc_info=error)
     return EXIT_FAILED

@@ -97,6 +97,7 @@ SERVICES: dict[str, dict[str, Any]] = {
                 *(f"aegis.rpc.master.do.{verb}.*" for verb in ("submit", "stop", "suspend", "resume")),
                 "aegis.dlq.jobcontroller.*.*",
             ],
+            _gets("LEASES"),
             _gets("CTL"),
             _reads("CTL"),
             _gets("NODES"),

@@ -13,6 +13,7 @@ from aegis_master.events import Event
 from aegis_master.trace import Trace
 from aegis_proto.messages import decode
 from aegis_proto.phases import FailedReason, Mode, Phase
+from aegis_proto.shards import count, places
 from aegis_proto.shards import decode as decode_shard
 from aegis_proto.state import Head, JobSpec, JobState, Transition
 from simulation.training import PLAIN, Child
@@ -103,12 +104,13 @@ class Check:
             return
         head = decode(Head, messages[0].data)
         before = self.state
-        shards = list(before.shards) if before is not None else [()] * (-(-head.workerNum // 256))
+        shards = list(before.shards) if before is not None else [()] * count(head.workerNum)
         spec = before.spec if before is not None else self.world.spec
         for message in messages[1:]:
             kind = message.subject.split(".")[3]
             if kind == "pods":
-                shards[int(message.subject.split(".")[4])] = decode_shard(message.data)
+                k = int(message.subject.split(".")[4])
+                shards[k] = decode_shard(message.data, places(head.workerNum, k))
             elif kind == "spec":
                 spec = decode(JobSpec, message.data)
         self.state = after = JobState(head, tuple(shards), spec)

@@ -249,6 +249,7 @@ class SlotKeeper:
         self.changed()
 
     def _not_started(self, record: Record, error: OSError) -> None:
+        self._refused_starts = 0
         self._gone(msgspec.structs.replace(record, notStarted=True), f"the agent could not be started: {error}")
 
     def _spawn(self, record: Record) -> subprocess.Popen[bytes]:

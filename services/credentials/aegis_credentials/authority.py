@@ -13,9 +13,8 @@ import msgspec
 import structlog
 from aegis_bus.connection import Bus
 from aegis_bus.crashpoint import crashpoint
-from aegis_bus.errors import Unreadable
-from aegis_bus.jobstore import decode_head
-from aegis_proto import credapi, ids, messages, shards, subjects
+from aegis_bus.jobstore import decode_head, decode_shard
+from aegis_proto import credapi, ids, messages, subjects
 from aegis_proto.state import SHARD, Head, Pod
 
 from aegis_credentials import accounts
@@ -80,12 +79,7 @@ class Authority:
         k = index // SHARD
         if k not in seen.shards:
             stored = await self.bus.get("CTL", subjects.job_pods(seen.head.job, k), leader=fresh)
-            if stored is None:
-                raise Unreadable(f"job {seen.head.job}: shard {k} is missing")
-            try:
-                seen.shards[k] = shards.decode(stored.data)
-            except messages.BadMessage as error:
-                raise Unreadable(f"job {seen.head.job}: shard {k}: {error}") from None
+            seen.shards[k] = decode_shard(seen.head, k, stored)
         return seen.shards[k][index % SHARD].attempt
 
     async def spec_digest(self, head: Head) -> str:

@@ -7,12 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from aegis_bus.connection import Bus
-from aegis_bus.errors import Unreadable
-from aegis_bus.jobstore import decode_head
+from aegis_bus.jobstore import decode_head, decode_shard
 from aegis_proto import shards, subjects
 from aegis_proto.ids import pod_index
-from aegis_proto.messages import BadMessage
-from aegis_proto.state import SHARD, Head
+from aegis_proto.state import Head
 
 MOST_RANKS = 1024
 """Local ranks of one worker."""
@@ -33,14 +31,13 @@ async def places(bus: Bus, job: str) -> Places | None:
         return None
     head = decode_head(job, item.data)
     nodes: list[str] = []
-    for k in range(-(-head.workerNum // SHARD)):
+    for k in range(shards.count(head.workerNum)):
         shard = await bus.get("CTL", subjects.job_pods(job, k))
-        try:
-            pods = shards.decode(shard.data) if shard is not None and not shard.marker else ()
-        except BadMessage as error:
-            raise Unreadable(f"job {job}: shard {k} is not readable: {error}") from None
-        nodes += [pod.node for pod in pods]
-    return Places(head, tuple((nodes + [""] * head.workerNum)[: head.workerNum]))
+        if shard is None or shard.marker:  # between the last commit of a job and its end
+            nodes += [""] * shards.places(head.workerNum, k)
+        else:
+            nodes += [pod.node for pod in decode_shard(head, k, shard)]
+    return Places(head, tuple(nodes))
 
 
 def local_ranks(seen: Iterable[tuple[str, int]]) -> int:

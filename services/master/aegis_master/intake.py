@@ -38,6 +38,8 @@ from aegis_master import events as ev
 ROUNDS = frozenset({"bootcheck", "command", "troubleshoot"})
 MAX_GRACE = RANGES["stopGrace"][1]
 """Seconds that a stop may give a command."""
+BOOT, NAME = 64, 128
+"""Characters of a boot id; of an address, a node and a platform's id of a pod in the words of an agent."""
 UNCLEAN, NOT_STARTED = "unclean", "notStarted"
 """A daemon killed a worker and could not verify it gone: what is left may hold GPUs and ports of the node (errorNodes)."""
 KINDS: dict[ReportKind, tuple[MessageType, frozenset[str]]] = {
@@ -143,8 +145,8 @@ def _report(state: JobState, pod_name: str, kind_name: str, data: bytes, time_ms
         return Taken(bad=f"({message.type.value}, {message.phase!r}) cannot come on .{kind.value}")
     if message.podName != pod_name:
         return Taken(bad=f"podName {message.podName!r} on the subject of {pod_name}")
-    if not message.boot:
-        return Taken(bad="no boot id")
+    if not 0 < len(message.boot) <= BOOT:
+        return Taken(bad=f"a boot id of {len(message.boot)} characters, expected 1 to {BOOT}")
     pod = state.pod(index)
     if message.uid != head.uid:
         return Taken(dropped="uid")
@@ -158,9 +160,9 @@ def _report(state: JobState, pod_name: str, kind_name: str, data: bytes, time_ms
             index,
             message.attempt,
             message.boot,
-            ip=words(body.podIP),
-            node=words(body.nodeName),
-            uid=words(body.podUid),
+            ip=name(body.podIP),
+            node=name(body.nodeName),
+            uid=name(body.podUid),
             running=body.running,
             incarnation=body.incarnation,
             stopped=body.stopped,
@@ -235,6 +237,11 @@ def _of_present(state: JobState, index: int, message: Message, body: msgspec.Str
 def words(text: str) -> str:
     """What a tenant says, for people: at most 500 characters, and none that a terminal would obey."""
     return "".join(char if char.isprintable() else " " for char in text[:500])
+
+
+def name(text: str) -> str:
+    """What a tenant calls itself: kept for every place of a job, so it is short (a full shard stays readable, whatever its workers say)."""
+    return "".join(char if "!" <= char <= "~" else "?" for char in text[:NAME])
 
 
 def _shown(result: CheckResult) -> CheckResult:

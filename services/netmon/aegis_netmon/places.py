@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable
 from aegis_bus.connection import Bus, Msg
 from aegis_bus.errors import BusError, Unreadable
 from aegis_bus.jobstore import STREAM, decode_head, decode_shard
-from aegis_proto import subjects
-from aegis_proto.state import SHARD
+from aegis_proto import shards, subjects
 
 from aegis_netmon.picture import JobUse
 
@@ -77,7 +76,7 @@ class Places:
         if head is None or head.phase.terminal:
             return None
         nodes = set()
-        for k in range(-(-head.workerNum // SHARD)):
+        for k in range(shards.count(head.workerNum)):
             stored = await self._bus.get(STREAM, subjects.job_pods(job, k))
-            nodes |= {pod.node for pod in decode_shard(job, k, stored) if pod.node and not pod.gone}
+            nodes |= {pod.node for pod in decode_shard(head, k, stored) if pod.node and not pod.gone}
         return JobUse(job, head.namespace, tuple(sorted(nodes)))

@@ -84,6 +84,16 @@ async def test_two_expected_sequences_decide_a_placement_once(bus: Bus) -> None:
     assert await bus.get("NODES", "aegis.place.j.w1") is None
 
 
+async def test_a_batch_whose_body_cannot_be_made_stores_nothing(bus: Bus) -> None:
+    def broken() -> bytes:
+        raise ValueError("no body")
+
+    with pytest.raises(ValueError, match="no body"):
+        await bus.batch([("aegis.cred.j.w0", b"1", 0), ("aegis.cred.j.w1", lambda: b"1", None), ("aegis.cred.j.w2", broken, None)])
+    assert await bus.get("CTL", "aegis.cred.j.w0") is None
+    assert (await bus.batch([("aegis.cred.j.w0", b"1", 0), ("aegis.cred.j.w1", lambda: b"1", None)])).seq == 2
+
+
 async def test_a_batch_of_one_is_a_publish(bus: Bus) -> None:
     ack = await bus.batch([("aegis.job.j.state", b"h", 0)])
     assert (await bus.batch([("aegis.job.j.state", b"h2", ack.seq)])).seq == ack.seq + 1

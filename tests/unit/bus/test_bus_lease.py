@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 
+import pytest
+from aegis_bus import errors
 from aegis_bus.connection import Bus
 from aegis_bus.lease import Lease, live_replicas
 from aegis_bus.natsserver import NatsServer
+from aegis_proto import messages, subjects
+from aegis_proto.messages import LeaseData
 from harness.bus import MakeBus
 from harness.waiting import until
 
@@ -74,4 +79,32 @@ async def test_rubbish_in_a_lease_hides_nobody_else(bus: Bus) -> None:
     lease = Lease(bus, "m1", ttl=2.0)
     await lease.start()
     assert set(await live_replicas(bus)) == {"m1"}
+    await lease.stop()
+
+
+async def test_a_name_that_another_process_renews_is_taken(bus: Bus) -> None:
+    async def other() -> None:
+        while True:
+            await bus.publish(subjects.lease("m1"), messages.encode(LeaseData("m1", "master", host="elsewhere", pid=7)), ttl=2.0)
+            await asyncio.sleep(0.3)
+
+    renewing = asyncio.create_task(other())
+    await until(lambda: live_replicas(bus))
+    lease = Lease(bus, "m1", ttl=2.0)
+    with pytest.raises(errors.NameTaken, match=r'service.replica "m1": another master of this name runs \(pid 7 on elsewhere\)'):
+        await lease.start()
+    assert (await live_replicas(bus))["m1"].pid == 7
+    renewing.cancel()
+    await lease.start()  # the other has ended: its lease ends too
+    assert (await live_replicas(bus))["m1"].pid != 7
+    await lease.stop()
+
+
+async def test_a_predecessor_that_died_on_this_machine_is_not_waited_for(bus: Bus) -> None:
+    dead = await asyncio.create_subprocess_exec("true")
+    await dead.wait()
+    await bus.publish(subjects.lease("m1"), messages.encode(LeaseData("m1", host=socket.gethostname(), pid=dead.pid)))
+    lease = Lease(bus, "m1", ttl=60.0)
+    async with asyncio.timeout(5):
+        await lease.start()
     await lease.stop()

@@ -32,6 +32,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyP
         ("aegis_lognexus", {"AEGIS_BUS_SERVERS": "nats://127.0.0.1:4"}, "E130 lognexus needs lognexus.store"),
         ("aegis_master", {"AEGIS_BUS_SERVERS": "nats://127.0.0.1:4", "AEGIS_SERVICE_REPLICA": "M 1"}, 'E130 service.replica "M 1"'),
         ("aegis_master", {"AEGIS_BUS_SERVER": "nats://127.0.0.1:4"}, "E130"),
+        ("aegis_master", {"AEGIS_BUS_SERVERS": "nats://127.0.0.1:4", "AEGIS_BUS_CREDS": "none"}, "E130 bus.creds none cannot be read: No such file"),
+        ("aegis_master", {"AEGIS_BUS_SERVERS": "nats://127.0.0.1:4", "AEGIS_BUS_CREDS": "/dev/null"}, "/dev/null: not a creds file: no block"),
     ],
 )
 def test_a_wrong_setting_is_a_sentence_before_anything_starts(
@@ -52,7 +54,8 @@ def test_arguments_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "aegis-master: --replicas 3: takes no arguments, only aegis.toml and AEGIS_ variables\n"
 
 
-def test_names_of_replicas_are_ids_and_no_two_are_equal() -> None:
+def test_names_of_replicas_are_ids_and_no_two_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "a-host-with-a-long-name-0001.cluster.example")
     assert replica_name("master", "m1") == "m1"
     names = {replica_name("jobcontroller", "") for _ in range(50)}
     assert len(names) == 50 and all(name.startswith("jobcontroller-") and len(name) <= 40 for name in names)

@@ -115,3 +115,6 @@ async def test_a_worker_that_cannot_be_started_for_want_of_room_is_over_here_aft
     status = keeper.status
     assert told and (status.state, status.pod, status.clean, status.notStarted) == ("gone", "w0", True, True)
     assert status.message == "the agent could not be started: [Errno 28] No space left on device"
+    another = Slot("job-b", "uid-2", "default", "w0", 1, 1)
+    with pytest.raises(OSError, match="No space left"):  # the next one has its own tries
+        await keeper._perform(Action.START, another)

@@ -7,10 +7,10 @@ import pytest
 from aegis_master import events as ev
 from aegis_master import intake, machine
 from aegis_master.publish import note_event
-from aegis_proto import messages
+from aegis_proto import messages, shards
 from aegis_proto.messages import AckData, CheckResponse, ErrorData, Fact, FinishData, HangData, Message, PendingData, StoppedData
 from aegis_proto.phases import FactKind, LostReason, MessageType, Phase
-from aegis_proto.state import JobSpec, JobState
+from aegis_proto.state import SHARD, JobSpec, JobState, Pod
 
 JOB, UID, ERA = "ddp-abc123", "uid-0001", "era1"
 
@@ -300,3 +300,15 @@ def test_a_verdict_is_told_to_people_and_changes_nothing() -> None:
     assert odd.notes[0].details["incarnation"] == "0"
     other = intake.take(state, f"aegis.job.{JOB}.fact.job", messages.encode(msgspec.structs.replace(fact, uid="another")), 5000)
     assert not other.notes
+
+
+def test_what_an_agent_calls_itself_is_short_so_that_a_full_shard_stays_readable() -> None:
+    state = running()
+    long = "\N{GRINNING FACE}" * 1500
+    taken = take(state, "pending", body(state, "ACK", "", PendingData(long, "n\u202e9", podUid=long), boot="b" * 64, attempt=2))
+    (ready,) = taken.events
+    assert isinstance(ready, ev.PodReady)
+    assert (ready.ip, ready.node, ready.uid) == ("?" * 128, "n?9", "?" * 128)
+    assert "65 characters" in take(state, "pending", body(state, "ACK", "", PendingData(), boot="b" * 65, attempt=2)).bad
+    pods = (Pod(ready.ip, ready.ip, uid=ready.ip, boot="b" * 64, oldBoot="b" * 64, reason="\N{GRINNING FACE}" * 64),) * SHARD
+    assert shards.decode(shards.encode(pods), SHARD) == pods
