@@ -19,11 +19,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+LAST = 3.0
+"""Seconds that a worker which leaves waits for evidence that is on its way."""
+
+
 class Companion:
     """Override what is needed. Everything is called on the worker's loop and must not block; `work` is a task of its own for the worker's life."""
 
     async def work(self) -> None:
         """Begun when the worker has opened, cancelled when it leaves."""
+
+    async def close(self) -> None:
+        """The worker leaves: what is nearly done may be finished, within `LAST` seconds."""
 
     def run_started(self, run: Run) -> None:
         """A run of the command has been started (managed)."""
@@ -97,6 +104,11 @@ class Companions:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        try:
+            async with asyncio.timeout(LAST):
+                await asyncio.gather(*(one.close() for one in self.all), return_exceptions=True)
+        except TimeoutError:
+            log.info("what was nearly done is left")
 
     async def _work(self, one: Companion) -> None:
         try:

@@ -43,6 +43,9 @@ class FirstLayer(Companion):
         self._taken = -1
         self._tasks: set[asyncio.Task[None]] = set()
 
+    async def close(self) -> None:
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
     def ordered(self, phase: OrderPhase) -> None:
         run = self.worker.exec.run
         if phase in AFTER and run is not None:

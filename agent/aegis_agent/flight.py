@@ -97,11 +97,16 @@ class Flight(Companion):
         self.worker = worker
         self._sent: dict[Path, tuple[int, int]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ended: set[asyncio.Task[None]] = set()
+        """Those of them that look at what a run has left."""
 
     def run_started(self, run: Run) -> None:
         self._sent.clear()
         if self.worker.exec.state_dir is not None:
             forget(self.worker.exec.state_dir / FLIGHT_DIR, run.plan.incarnation)
+
+    async def close(self) -> None:
+        await asyncio.gather(*self._ended, return_exceptions=True)
 
     def ordered(self, phase: OrderPhase) -> None:
         run = self.worker.exec.run
@@ -109,15 +114,18 @@ class Flight(Companion):
             self._begin(run, WAIT)
 
     def run_ended(self, run: Run) -> None:
-        self._begin(run, ENDED_WAIT)
+        task = self._begin(run, ENDED_WAIT, quiet=True)
+        self._ended.add(task)
+        task.add_done_callback(self._ended.discard)
 
-    def _begin(self, run: Run, wait: float) -> None:
-        task = asyncio.create_task(self._collect(run, wait))
+    def _begin(self, run: Run, wait: float, *, quiet: bool = False) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._collect(run, wait, quiet))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
-    async def _collect(self, run: Run, wait: float) -> None:
-        """Until every local rank's record is sent, or for `wait` seconds."""
+    async def _collect(self, run: Run, wait: float, quiet: bool) -> None:
+        """For `wait` seconds; with `quiet`, only until nothing changes any more."""
         environ = {**self.worker.exec.environ, **run.plan.user}
         prefix = prefix_of(environ, FLIGHT_DUMP, run.plan.dump_prefix)
         until = asyncio.get_running_loop().time() + wait
@@ -129,6 +137,8 @@ class Flight(Companion):
                 if before.get(path) == found and self._sent.get(path) != (found.size, found.mtime):
                     self._sent[path] = (found.size, found.mtime)
                     await self._send(run, found)
+            if quiet and now == before:
+                return
             before = now
 
     async def _send(self, run: Run, found: Found) -> None:

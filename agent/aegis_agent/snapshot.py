@@ -66,7 +66,7 @@ def kernel(path: str, now: float) -> tuple[tuple[KernelLine, ...], str]:
     if log.why:
         return (), log.why
     recent = [(age, line) for line in log.lines if (age := kernellog.age(line)) is not None and age <= MINUTES * 60]
-    found = classify_lines([line for _, line in recent])
+    found = classify_lines([line for _, line in recent], engine="re")  # few lines: the fast engine takes longer to get ready
     return tuple(
         KernelLine(round((now - recent[line.n - 1][0]) * 1000), line.text[:MOST_TEXT], line.label, line.cause) for line in found[-MOST_LINES:]
     ), ""

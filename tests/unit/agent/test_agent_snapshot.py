@@ -6,7 +6,12 @@ import time
 from pathlib import Path
 
 from aegis_agent import snapshot
+from aegis_bus.natsserver import NatsServer
+from aegis_lognexus.firstlayer import snapshots
 from aegis_proto.messages import encode
+from aegis_proto.phases import OrderPhase
+from aegis_proto.streams import stream_configs
+from agent_scripted_master import JOB, Agent, ScriptedMaster, task_of
 
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus."
 
@@ -42,3 +47,19 @@ def test_a_machine_that_tells_nothing_is_no_error(tmp_path: Path) -> None:
     found = snapshot.take(tmp_path)
     assert (found.load, found.memory, found.kernel, found.ports) == (0.0, -1.0, (), {})
     assert any("kernel log" in text for text in found.missing)
+
+
+async def test_a_failed_run_sends_one_snapshot_though_the_worker_leaves_at_once(
+    server: NatsServer, master: ScriptedMaster, agents: list[Agent], tmp_path: Path
+) -> None:
+    blobs = next(config for config in stream_configs() if config["name"] == "BLOBS")
+    await master.bus.js_api("STREAM.CREATE.BLOBS", blobs)
+    agents.append(agent := Agent(tmp_path, task_of(server, "sh", "-c", "exit 3", node="n7")))
+    await master.report("pending")
+    await master.order(OrderPhase.COMMAND)
+    await master.report("error")
+    await master.order(OrderPhase.QUIT, exitCode=1)
+    assert await agent.exit_code() == 1
+    (found,) = await snapshots(master.bus, JOB)
+    assert (found.pod, found.node, found.incarnation) == ("w0", "n7", 0)
+    assert abs(found.offset) < 5_000 and found.snapshot.cpus > 0
