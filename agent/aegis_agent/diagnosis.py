@@ -43,7 +43,7 @@ async def diagnose(executor: Executor, training: Training, write: ReportWriter, 
     if met is None:
         results = await local
     else:
-        both = await asyncio.gather(local, met.run(executor.reaper, scope, task.node))
+        both = await asyncio.gather(local, met.run(executor.reaper, scope, task.node, executor.standby))
         results = [*both[0], *both[1]]
     failed = [f"{result.CheckType} failed: {result.Result}" for result in results if not result.Pass]
     executor.say(f"{phase.value}: {len(results)} checks in {time.monotonic() - began:.3f} s: {'; '.join(failed) or 'passed'}")

@@ -25,6 +25,7 @@ from aegis_agent.checks.registry import accelerators, gpu_count
 from aegis_agent.checks.running import Program, boot, run_program
 from aegis_agent.handover import WorkerTask, now_ms
 from aegis_agent.reaper import Reaper
+from aegis_agent.warm import Standby, python_command
 
 FOLDER = Path(__file__).resolve().parent.parent / "collective"
 CONNECTION_SECONDS, PERFORMANCE_SECONDS = 122.0, 2 * 182.0
@@ -42,16 +43,19 @@ class Meeting:
     told: str
     grace: float
     env: Mapping[str, str]
+    words: tuple[str, ...] = ()
+    """The interpreter as the command names it; () when the command is not a plain python script."""
 
-    @property
-    def program(self) -> Program:
+    def program(self, *words: str) -> Program:
         connection = CONNECTION_SECONDS + self.grace
         owes = (("environment", connection), ("allreduce", connection), ("performance", connection + PERFORMANCE_SECONDS))
-        return Program(boot(self.python, FOLDER, "aegis_collective"), self.told.encode(), owes)
+        return Program(boot(FOLDER, "aegis_collective", *words), self.told.encode(), owes)
 
-    async def run(self, reaper: Reaper, scope: str, node: str) -> list[CheckResult]:
-        """Its three results: environment, allreduce, performance."""
-        return await run_program(reaper, self.program, self.env, f"{scope}-meeting", node)
+    async def run(self, reaper: Reaper, scope: str, node: str, standby: Standby | None = None) -> list[CheckResult]:
+        """Its three results: environment, allreduce, performance. Out of the standby, when it has imported what the training did."""
+        if standby is None or not standby.preloaded or not self.words:
+            return await run_program(reaper, self.program(self.python), self.env, f"{scope}-meeting", node)
+        return await run_program(reaper, self.program(*self.words), self.env, f"{scope}-meeting", node, standby=standby)
 
 
 def prepare(
@@ -78,7 +82,8 @@ def prepare(
         "ports": [number for number in candidates[:64] if number != port and ports.can_listen(number)][:STORE_PORTS] if index == 0 else [],
         "speedCounts": gpus or env.get("AEGIS_CHECKS_CPU_SPEED") == "1",
     }
-    return Meeting(interpreter.python, json.dumps(told), grace, env)
+    plain = python_command(spec.command)
+    return Meeting(interpreter.python, json.dumps(told), grace, env, plain.interpreter if plain is not None else ())
 
 
 RESULTS: tuple[tuple[str, float, str], ...] = (

@@ -19,25 +19,21 @@ from aegis_proto.messages import CheckResult
 from aegis_agent.env import without_secrets
 from aegis_agent.reaper import Reaper
 from aegis_agent.scope import VARIABLE, end_scope
+from aegis_agent.warm import Standby
+from aegis_agent.warm import run as warm_run
 
 MOST_OUTPUT = 1 << 20
 """Bytes a check may print; one that prints more is ended."""
 MOST_VALUES = 256
 
 
-BOOT = """import importlib.util as u, sys
-sys.path[:] = [p for p in sys.path if p]
-s = u.spec_from_file_location(sys.argv[2], sys.argv[1] + "/__init__.py", submodule_search_locations=[sys.argv[1]])
-m = sys.modules[s.name] = u.module_from_spec(s)
-s.loader.exec_module(m)
-__import__(sys.argv[2] + ".program", fromlist=["main"]).main()
-"""
+START = Path(__file__).resolve().parent.parent / "collective" / "start.py"
 """Runs under the user's interpreter: loads a folder of ours under a name of its own, and puts nothing on its path."""
 
 
-def boot(python: str, folder: Path, name: str) -> list[str]:
-    """argv of `folder`/program.py under somebody else's interpreter."""
-    return [python, "-c", BOOT, str(folder), name]
+def boot(folder: Path, name: str, *python: str) -> list[str]:
+    """argv of `folder`/program.py under somebody else's interpreter (a path, and its flags)."""
+    return [*python, str(START), str(folder), name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +46,10 @@ class Program:
     owes: tuple[tuple[str, float], ...]
 
 
-async def run_program(reaper: Reaper, program: Program, environ: Mapping[str, str], scope: str, node: str = "") -> list[CheckResult]:
-    """Always a result for each that is owed; on cancellation the processes are ended first."""
+async def run_program(
+    reaper: Reaper, program: Program, environ: Mapping[str, str], scope: str, node: str = "", *, standby: Standby | None = None
+) -> list[CheckResult]:
+    """Always a result for each that is owed; on cancellation the processes are ended first. `standby`: started out of it, where that is possible."""
     begun = time.monotonic()
     ours, theirs = socket.socketpair()
     reader, writer = await asyncio.open_unix_connection(sock=ours, limit=1 << 20)
@@ -63,7 +61,7 @@ async def run_program(reaper: Reaper, program: Program, environ: Mapping[str, st
     code, note = "", ""
     try:
         env = {**without_secrets(environ), VARIABLE: scope}
-        child = reaper.spawn(program.argv, env=env, stdin=told, stdout=theirs.fileno(), stderr=theirs.fileno(), helper=True)
+        child, _ = warm_run(standby, reaper, program.argv, env=env, stdin=told, stdout=theirs.fileno(), stderr=theirs.fileno(), helper=True)
         theirs.close()
         for name, deadline in program.owes:
             async with asyncio.timeout_at(asyncio.get_running_loop().time() + begun + deadline - time.monotonic()):

@@ -122,7 +122,7 @@ async def examine(seconds: float, environ: Mapping[str, str]) -> list[CheckResul
             for where in ("cpu",) if kind == "cpu" else ("cpu", kind):
                 name = f"deep-{test}" if where == "cpu" else f"deep-{test}-{where}"
                 told = json.dumps({"test": test, "seconds": seconds, "kind": where}).encode()
-                program = Program(boot(python, FOLDER, "aegis_deep"), told, ((name, seconds + MARGIN),))
+                program = Program(boot(FOLDER, "aegis_deep", python), told, ((name, seconds + MARGIN),))
                 results += await run_program(reaper, program, environ, f"{scope}.{name}")
         results += await meeting.by_hand(reaper, environ, scope, long=seconds)
         return results

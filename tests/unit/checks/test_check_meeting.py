@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
 import socket
@@ -12,14 +13,17 @@ from typing import Any
 
 import pytest
 from aegis_agent import ports
-from aegis_agent.checks import meeting
+from aegis_agent.checks import meeting, running
 from aegis_agent.checks.interpreter import Interpreter, of_command
 from aegis_agent.checks.meeting import Meeting
 from aegis_agent.collective import environment, hub
 from aegis_agent.handover import WorkerTask
 from aegis_agent.reaper import Reaper
+from aegis_agent.warm import Standby, python_command
+from aegis_agent.warm import run as standby_run
 from aegis_proto.messages import CheckResult
 from aegis_proto.state import JobSpec
+from harness.waiting import until
 
 TORCH = ("python", "-c", "import torch; print(torch.ones(1))")
 
@@ -196,3 +200,55 @@ async def test_a_stranger_at_the_door_of_the_meeting_changes_nothing() -> None:
 def test_nobody_meets_where_there_is_nobody_no_place_or_no_torch(workers: int, port: int, command: tuple[str, ...]) -> None:
     environ = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     assert meeting.prepare(task(workers, command), environ, index=0, host="127.0.0.1", port=port, round_key=("e", 0, 1), grace=1, gpus=False) is None
+
+
+@pytest.mark.torch
+async def test_a_meeting_out_of_warm_standbys_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    script = tmp_path / "train.py"
+    script.write_text("import torch.distributed, time\ntime.sleep(600)\n")
+    argv = (sys.executable, str(script))
+    warm: list[bool] = []
+
+    def spawn(*given: Any, **options: Any) -> Any:
+        child, out_of_it = standby_run(*given, **options)
+        warm.append(out_of_it)
+        return child, out_of_it
+
+    monkeypatch.setattr(running, "warm_run", spawn)
+    reaper, port = Reaper(), ports.free_port((20000, 29999))
+    reaper.open()
+    standbys, children = [], []
+    try:
+        for index in range(2):
+            command = python_command(argv)
+            assert command is not None
+            folder = tmp_path / str(index)
+            folder.mkdir()
+            environ = {**os.environ, "AEGIS_SCOPE": f"warm{os.getpid()}.w{index}.1.agent"}
+            standby = Standby(reaper, command, environ, cwd=str(tmp_path), folder=folder, say=lambda _: None)
+            standby.open()
+            standbys.append(standby)
+            child, _ = standby_run(standby, reaper, argv, env={**environ, "AEGIS_SCOPE": f"warm{os.getpid()}.w{index}.1.0"}, record=True)
+            children.append(child)
+        await until(lambda: all(one.given_up or one.preloaded > 100 for one in standbys), 90, "torch is imported by both standbys")
+        assert not any(one.given_up for one in standbys), [one.given_up for one in standbys]
+        for child in children:
+            child.signal_group(9)
+        meetings = [dataclasses.replace(prepared(index, 2, port), words=argv[:1]) for index in range(2)]
+        every = await asyncio.gather(
+            *(
+                one.run(reaper, f"check.{os.getpid()}.warm{i}", f"n{i}", standby)
+                for i, (one, standby) in enumerate(zip(meetings, standbys, strict=True))
+            )
+        )
+        assert warm == [True, True]
+        for results in every:
+            assert [result.CheckType for result in results] == ["environment", "allreduce", "performance"] and all(r.Pass for r in results), results
+            assert "every value right (gloo)" in results[1].Result
+    finally:
+        for one in standbys:
+            one.close()
+        for child in children:
+            child.signal_group(9)
+        reaper.close()
