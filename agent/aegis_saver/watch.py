@@ -37,7 +37,9 @@ def main() -> int:
     known: int | None = None
     while os.getppid() == parent:
         try:
-            known = look(folder, known)
+            first, known = known is None, look(folder, known)
+            if first:
+                print(f"watching {folder}", flush=True)
         except OSError as error:
             print(f"{folder}: {error}", file=sys.stderr, flush=True)
         time.sleep(EVERY)
