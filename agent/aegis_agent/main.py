@@ -171,8 +171,11 @@ def _live(task: WorkerTask, *, raw_if_bare: bool = False) -> int:
         return asyncio.run(run_bare(msgspec.structs.replace(task, raw=True) if raw_if_bare else task, os.environ))
     from aegis_agent.worker import Worker
 
+    async def live() -> int:  # what lives beside a worker is made in its loop
+        return await Worker(task, os.environ).run()
+
     try:
-        return asyncio.run(Worker(task, os.environ).run())
+        return asyncio.run(live())
     except ValueError as error:
         sys.stderr.write(f"aegis-agent: {error}\n")
         return USAGE

@@ -57,7 +57,7 @@ async def test_what_a_run_uses_is_published_and_what_matters_is_a_report_with_po
     await until(lambda: len(samples) >= 2, "samples")
     assert (samples[-1].pod, samples[-1].node, samples[-1].incarnation) == ("w0", "n1", 0)
     assert (samples[-1].cpu or 0) > 0.1 and (samples[-1].memory or 0) > 100_000 and (samples[-1].memoryLimit or 0) > 2**30
-    assert "monitor: GPUs do nothing" in agent.text
+    assert "monitor: GPUs do nothing" in agent.text and "going on without" not in agent.text
 
 
 async def test_the_next_run_of_a_warm_job_finds_its_packages_imported(
