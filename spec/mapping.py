@@ -191,6 +191,7 @@ PROCESSES: dict[str, tuple[str, ...]] = {
     "ResumeAsked": ("Resume",),
     "RestartAsked": ("Restart",),
     "SettingChanged": (),
+    "InjectAsked": (),
     "SuspectChanged": ("Suspect",),
     "GapFound": (),
     "EraChanged": ("Era",),

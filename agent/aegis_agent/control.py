@@ -1,7 +1,7 @@
 """The control socket of a worker: JSON lines over a unix socket, 0600, each peer known by SO_PEERCRED.
 
-The training may say `progress`, `checkpoint`, `expect-long` and `saver`, and ask `status`; it may never stop, taint or order anything. Two lines of
-Python:
+The training may say `progress`, `checkpoint`, `expect-long` and `saver`, and ask `status`; it may never stop, taint or order anything: that is for
+people on the machine, who are no processes of the training (`people`). Two lines of Python:
     s = socket.socket(socket.AF_UNIX); s.connect(os.environ["AEGIS_CONTROL_SOCKET"])
     s.sendall(b'{"verb": "progress", "step": 100}\\n')
 """
@@ -14,7 +14,7 @@ import os
 import socket
 import struct
 import tempfile
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +28,19 @@ _PRIVATE = "aegis-socket-"
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One line from the child. `step` for progress and checkpoint, `seconds` for expect-long, `path` for saver."""
+    """One line. `step` for progress and checkpoint, `seconds` for expect-long and burn, `path` for saver; the rest is for the verbs of people."""
 
     verb: str
     step: Number = -1
     seconds: float = 0.0
     path: str = ""
+    name: str = ""
+    why: str = ""
+    clear: bool = False
+    force: bool = False
 
 
+Verb = Callable[[Request], Awaitable["Answer"]]
 VERBS = ("checkpoint", "progress", "expect-long", "saver", "status")
 
 Answer = dict[str, Any]
@@ -50,11 +55,22 @@ def socket_path(state_dir: Path) -> Path:
 
 
 class ControlSocket:
-    """Listens at `path`; every good request goes to `handle`, whose answer goes back. Bad lines get an error and change nothing."""
+    """Listens at `path`; every good request goes to `handle`, whose answer goes back. Bad lines get an error and change nothing.
 
-    def __init__(self, path: Path, handle: Callable[[Request], Answer]) -> None:
+    `people`: verbs that only a peer which `ours` knows not to be a process of the training may use.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        handle: Callable[[Request], Answer],
+        people: Mapping[str, Verb] | None = None,
+        ours: Callable[[int], bool] = lambda pid: True,
+    ) -> None:
         self.path = path
         self._handle = handle
+        self._people = people or {}
+        self._ours = ours
         self._server: asyncio.Server | None = None
         self._peers: set[asyncio.StreamWriter] = set()
 
@@ -86,7 +102,7 @@ class ControlSocket:
         self._peers.add(writer)
         try:
             while line := await reader.readline():
-                writer.write(msgspec.json.encode(self._answer(line)) + b"\n")
+                writer.write(msgspec.json.encode(await self._answer(line, _peer(writer)[0])) + b"\n")
                 await writer.drain()
         except (ConnectionError, ValueError, asyncio.LimitOverrunError):
             pass  # gone, or a line beyond the limit
@@ -94,11 +110,13 @@ class ControlSocket:
             self._peers.discard(writer)
             writer.close()
 
-    def _answer(self, line: bytes) -> Answer:
+    async def _answer(self, line: bytes, pid: int) -> Answer:
         try:
             request = msgspec.json.decode(line, type=Request)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             return {"ok": False, "error": f"not a request: {error}"}
+        if (verb := self._people.get(request.verb)) is not None and not self._ours(pid):
+            return await verb(request)
         if request.verb not in VERBS:
             return {"ok": False, "error": f"the training may not {request.verb!r}; it may {', '.join(VERBS)}"}
         return {"ok": True, **self._handle(request)}
@@ -106,9 +124,14 @@ class ControlSocket:
 
 def _same_user(writer: asyncio.StreamWriter) -> bool:
     """Whether the peer is of our user, or root."""
+    return _peer(writer)[1] in (os.geteuid(), 0)
+
+
+def _peer(writer: asyncio.StreamWriter) -> tuple[int, int]:
+    """(pid, uid) of the peer, as the kernel says."""
     raw = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    _, uid, _ = struct.unpack("3i", raw)
-    return uid in (os.geteuid(), 0)
+    pid, uid, _ = struct.unpack("3i", raw)
+    return pid, uid
 
 
 def ask(path: str, request: dict[str, Any], timeout: float = 5.0) -> Answer:

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING
 from aegis_proto.ids import pod_index
 
 from aegis_agent import ports
-from aegis_agent.control import Answer, ControlSocket, Request, socket_path
+from aegis_agent.control import Answer, ControlSocket, Request, Verb, socket_path
 from aegis_agent.env import RunPlan, rank_environment
 from aegis_agent.handover import EXIT_FILE, FLIGHT_DIR, LOG_DIR, Exit, Status, WorkerTask, now_ms, write_exit, write_status
 from aegis_agent.output import Sink, with_time
+from aegis_agent.procs import carries, descendants, processes, scope_prefix
 from aegis_agent.progress import Progress
 from aegis_agent.reaper import Reaper
 from aegis_agent.runner import Run
@@ -49,6 +50,8 @@ class Executor:
         self.road: LogRoad | None = None
         self.progress = Progress()
         self.index = pod_index(task.pod)
+        self.people: dict[str, Verb] = {}
+        """Verbs of the control socket that are not for the training."""
         self.state_dir: Path | None = None
         self.standby: Standby | None = None
         self.on_saver: Callable[[str], None] | None = None
@@ -76,7 +79,7 @@ class Executor:
                 folder = Path(tempfile.mkdtemp(prefix="aegis-agent-"))
                 self._own_dir = True
             self.state_dir = folder
-            control = ControlSocket(socket_path(folder), lambda request: self._answer(request, status))
+            control = ControlSocket(socket_path(folder), lambda request: self._answer(request, status), self.people, self._of_training)
             await control.open()
             self._control = control
             self._open_standby(folder)
@@ -215,6 +218,11 @@ class Executor:
         if not port and task.workers == 1:
             port = ports.free_port(task.spec.masterPortRange)
         return self.start(0, task.plainAddr or "127.0.0.1", port)
+
+    def _of_training(self, pid: int) -> bool:
+        """Whether this process is the training's: below us, or of its scope. One that cannot be looked at is taken for one."""
+        prefix = scope_prefix(self.task.uid, self.task.pod) if self.task.uid else f"local-{os.getpid()}."
+        return pid <= 0 or pid in descendants(processes(), [os.getpid()]) or carries(pid, prefix)
 
     # --- the child's words ------------------------------------------------------------------------------------------------------
 

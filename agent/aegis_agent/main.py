@@ -7,7 +7,7 @@ aegis-agent node ...                    (the node daemon)
 aegis-agent check list | run NAME...|all [--json]
 aegis-agent check prolog | epilog [--job ID] [--seconds S]  (deep tests around a job)
 aegis-agent parse TOOL FILE [--json]
-aegis-agent ctl status [--socket PATH]
+aegis-agent ctl status|hang|burn|check|taint|untaint|stop ... [--socket PATH]
 """
 
 from __future__ import annotations
@@ -200,33 +200,9 @@ def _parse(rest: Sequence[str]) -> int:
 
 
 def _ctl(rest: Sequence[str]) -> int:
-    import argparse
-    import json
+    from aegis_agent.ctl import main as ctl
 
-    from aegis_agent.control import ask
-
-    parser = argparse.ArgumentParser(prog="aegis-agent ctl", description="Talk to the agent of this worker.")
-    parser.add_argument("verb", choices=("status", "progress", "checkpoint", "expect-long"))
-    parser.add_argument("value", nargs="?", default=None, help="step, or seconds for expect-long")
-    parser.add_argument("--socket", default=os.environ.get("AEGIS_CONTROL_SOCKET", ""), help="default: $AEGIS_CONTROL_SOCKET")
-    given = parser.parse_args(rest)
-    if not given.socket:
-        parser.error("no socket: AEGIS_CONTROL_SOCKET is not set (this is not a process of a worker)")
-    request: dict[str, object] = {"verb": given.verb}
-    if given.verb != "status":
-        if given.value is None:
-            parser.error(f"{given.verb} needs a number")
-        try:
-            request |= {"seconds": float(given.value)} if given.verb == "expect-long" else {"step": int(given.value)}
-        except ValueError:
-            parser.error(f"{given.verb} {given.value!r}: a number is needed")
-    try:
-        answer = ask(given.socket, request)
-    except (OSError, ValueError) as error:
-        sys.stderr.write(f"aegis-agent: no answer at {given.socket}: {error}\n")
-        return 5
-    print(json.dumps(answer, indent=2 if given.verb == "status" else None))
-    return 0 if answer.get("ok") else 1
+    return ctl(rest)
 
 
 _VERBS = {"run": _run, "worker": _worker, "node": _node, "check": _check, "parse": _parse, "ctl": _ctl}

@@ -27,9 +27,11 @@ from aegis_agent.companions import Companions
 from aegis_agent.diagnosis import diagnose
 from aegis_agent.executor import Executor, hello, last_word
 from aegis_agent.handover import LEAVE, REQUEUE, Exit, Status, WorkerTask, now_ms
+from aegis_agent.inject import Injector
 from aegis_agent.link import Uplink
 from aegis_agent.logroad import LogRoad
 from aegis_agent.orders import ROUNDS, Rank, Verdict, judge
+from aegis_agent.people import People
 from aegis_agent.presence import Presence
 from aegis_agent.reports import Reports
 from aegis_agent.runner import Run
@@ -80,6 +82,8 @@ class Worker:
             self.exec, self.write, self.companions, phase=lambda: self.phase, changed=self._tell_status, wanted=lambda: not self.plain
         )
         self._activity = Activity(self._could_not)
+        self.exec.people.update(People(self).verbs)
+        self.injector = Injector(self)
 
     # --- life -------------------------------------------------------------------------------------------------------------------
 
@@ -162,6 +166,7 @@ class Worker:
             self._activity.do(partial(self._obey, decision.phase, head.order))
             self.companions.ordered(decision.phase)
             self._tell_status()
+        self.injector.heard(head.inject)
 
     def _on_reach(self) -> None:
         """The bus came or went, or an answer ended this attempt."""

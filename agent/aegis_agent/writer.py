@@ -101,6 +101,10 @@ class ReportWriter:
         data = ErrorData(reason=LostReason.HUNG.value, message=why, diedAt=at, exitCode=exit_code(run))
         self._put(ReportKind.ERROR, MessageType.ERROR, OrderPhase.COMMAND.value, data)
 
+    def marked(self, kind: str, cleared: bool, why: str) -> None:
+        """A person on the machine marks this worker, or withdraws the mark."""
+        self._put(ReportKind.HANG, MessageType.ERROR, "hang", HangData(kind=kind, cleared=cleared, message=f"({why})" if why else ""))
+
     def looked(self, silence: float, sign: str, where: str) -> None:
         """What the run looks like while it is marked as hung."""
         data = HangData(kind="look", silence=round(silence, 1), sign=sign, message=where[:300])

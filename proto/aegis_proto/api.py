@@ -25,7 +25,9 @@ from aegis_proto.messages import BadMessage, JobEvent, decode
 from aegis_proto.state import ErrorNode, JobSpec, Transition
 
 SERVICE = "master"
-ACTIONS = ("stop", "suspend", "resume", "restart", "set")
+ACTIONS = ("stop", "suspend", "resume", "restart", "set", "inject")
+FAULTS = ("kill", "raise", "hang", "oom", "stop")
+"""What `inject` may ask of one worker of a job that allows it (`aegis_agent.inject` does it)."""
 
 EXIT: dict[str, int] = {
     "E101": 5,  # bus or service unreachable
@@ -111,7 +113,7 @@ class AdoptReply(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ActionRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`requestId` (uuid4) makes a repeated request one action. `settings`: `set` only; keys: max-retry."""
+    """`requestId` (uuid4) makes a repeated request one action. `settings`: of `set` (max-retry) and of `inject` (worker, fault)."""
 
     job: str
     requestId: str

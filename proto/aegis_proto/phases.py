@@ -76,6 +76,7 @@ class FactKind(StrEnum):
     RESUME = "resume"
     RESTART = "restart"
     SET = "set"
+    INJECT = "inject"
     VERDICT = "verdict"
     CHECKPOINT = "checkpoint"  # a complete checkpoint exists at `step`
 

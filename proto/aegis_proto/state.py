@@ -194,6 +194,16 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """Each worker keeps an interpreter with the packages of the previous run imported: restarts do not import them again."""
 
 
+class Inject(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A fault that the job's owner asked for, of one attempt in one run. Done once: `id` is the request's."""
+
+    id: str
+    pod: str
+    attempt: int
+    incarnation: int
+    fault: str
+
+
 class Head(msgspec.Struct, frozen=True):
     """Everything of a job but its pods. CAS on this message is the fence."""
 
@@ -261,6 +271,7 @@ class Head(msgspec.Struct, frozen=True):
     step: int = -1
     tellsSteps: bool = False
     """A worker told a step at least once: each further run is restoring until its first step."""
+    inject: Inject | None = None
     checkpointStep: int = -1
     fruitless: int = 0
     """Counted failures since the newest checkpoint came."""
@@ -277,6 +288,7 @@ class HeadView(msgspec.Struct, frozen=True):
     era: str = ""
     v: int = WIRE_VERSION
     roundSeqNum: int = 0
+    inject: Inject | None = None
 
 
 class JobState(msgspec.Struct, frozen=True):

@@ -122,6 +122,7 @@ class Executor:
         self.reaper = None
         self.run: Run | None = None
         self.state_dir = None
+        self.people: dict[str, Any] = {}
         self.index = pod_index(task.pod)
         self._progress = Progress()
         self._machine = self.world.machines[task.node]

@@ -69,7 +69,6 @@ class CheckpointWatch(Companion):
         self.worker = worker
         self._news = News()
         self._looking: threading.Thread | None = None
-        self._loop = asyncio.get_running_loop()
         self._folder: Path | None = None
         self._run: Run | None = None
 
@@ -89,6 +88,7 @@ class CheckpointWatch(Companion):
         """One look at a time; one that hangs in a dead mount is the last."""
         if self._folder is None or (self._looking is not None and self._looking.is_alive()):
             return
+        loop = asyncio.get_running_loop()
         news, tree, run = self._news, DiskTree(self._folder), self._run
         assert run is not None
 
@@ -96,7 +96,7 @@ class CheckpointWatch(Companion):
             found = news.look(tree)
             if found:
                 try:
-                    self._loop.call_soon_threadsafe(self._tell, run, found)
+                    loop.call_soon_threadsafe(self._tell, run, found)
                 except RuntimeError:
                     pass  # the loop has ended
 

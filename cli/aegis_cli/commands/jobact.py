@@ -1,4 +1,4 @@
-"""`aegis job stop|suspend|resume|restart|set`: wishes to the master, recorded once and awaited until they are applied."""
+"""`aegis job stop|suspend|resume|restart|set|inject`: wishes to the master, recorded once and awaited until they are applied."""
 
 from __future__ import annotations
 
@@ -47,6 +47,29 @@ def register(group: typer.Typer) -> None:
         ("restart", "Restart all workers in place; not counted.", ""),
     ):
         _verb(group, verb, text, done)
+
+    @command(group, "inject", acting=True, reason=True)
+    def inject(
+        env: Env,
+        job: JobName,
+        worker: Annotated[str, typer.Option("--worker", metavar="W", help="Which worker: w0, w1 ...")],
+        fault: Annotated[str, typer.Option("--fault", metavar="|".join(api.FAULTS), help="What happens to its command.")],
+    ) -> None:
+        """A fault on one's own job, to see that it survives it (allowInject: true)."""
+        if fault not in api.FAULTS:
+            raise CliError("E107", f'--fault "{fault}": expected {", ".join(api.FAULTS)}', exit=2)
+
+        async def work() -> None:
+            async with Client.of(env) as client:
+                detail = await client.job(job, workers=False)
+                if not env.dry_run:
+                    reply = await client.action("inject", detail.summary, env.reason, None, {"worker": worker, "fault": fault})
+                    await _settled(client, reply, env.timeout)
+                row = {"job": detail.summary.job, "worker": worker, "fault": fault}
+                columns = [Column(key.upper(), operator.itemgetter(key)) for key in ("job", "worker", "fault")]
+                env.out.listing("Action", [row], columns, lambda item: item["job"])
+
+        run_async(work())
 
     @command(group, "set", acting=True, reason=True)
     def change(env: Env, job: JobName, settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", help="max-retry=N")]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -23,6 +24,7 @@ from aegis_bus.jobstore import JobStore, Loaded
 from aegis_proto import subjects
 from aegis_proto.api import (
     ACTIONS,
+    FAULTS,
     ActionReply,
     ActionRequest,
     EventsRequest,
@@ -36,7 +38,7 @@ from aegis_proto.api import (
 from aegis_proto.ids import is_id, job_id
 from aegis_proto.job import MAX_RETRY, validate
 from aegis_proto.messages import Fact, encode
-from aegis_proto.phases import FactKind, Mode
+from aegis_proto.phases import FactKind, Mode, Phase
 from aegis_proto.state import Head, Owner
 
 from aegis_master import events, machine, metrics
@@ -211,7 +213,7 @@ class Api:
             message=request.reason[:500],
             who=request.who[:100],
             grace=request.grace,
-            settings=_settings(verb, request.settings),
+            settings=await self._inject(head, request) if verb == "inject" else _settings(verb, request.settings),
         )
         crashpoint("master.api-before-fact")
         msg_id = "act-" + hashlib.sha256(f"{head.uid}|{verb}|{request.requestId}".encode()).hexdigest()[:40]
@@ -219,6 +221,20 @@ class Api:
         crashpoint("master.api-after-fact")
         log.info("asked", job=head.job, verb=verb, who=request.who, reason=request.reason, seq=ack.seq)
         return ActionReply(head.job, ack.seq, head.phase.value, seq, duplicate=ack.duplicate)
+
+    async def _inject(self, head: Head, request: ActionRequest) -> dict[str, str]:
+        """What a fault is asked of; refused unless the job itself allows it."""
+        worker, fault = request.settings.get("worker", ""), request.settings.get("fault", "")
+        if fault not in FAULTS or not re.fullmatch(r"w\d{1,5}", worker) or int(worker[1:]) >= head.workerNum:
+            known = f"a worker w0..w{head.workerNum - 1} and one of {', '.join(FAULTS)}"
+            raise RequestRefused("E107", f"E107 inject {fault[:20]} into {worker[:20]}: expected {known}")
+        loaded = await self.store.load(head.job)
+        if loaded is None or not loaded.state.spec.allowInject:
+            hint = "submit it with allowInject: true"
+            raise RequestRefused("E103", f"E103 job {head.job} does not allow faults to be injected", hint)
+        if head.phase is not Phase.RUN_COMMAND:
+            raise RequestRefused("E105", f"E105 job {head.job} does not run its command now ({head.phase.value})", "wait for RunCommand")
+        return {"worker": worker, "fault": fault, "id": request.requestId}
 
     async def find(self, namespace: str, job: str) -> tuple[Head, int]:
         """The head of a job of this namespace ("" = any). E104 also for a job of another namespace: its existence is not told."""

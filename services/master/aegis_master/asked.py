@@ -7,12 +7,23 @@ from __future__ import annotations
 
 from aegis_proto.ids import pod_name
 from aegis_proto.phases import FailedReason, LedgerState, LostReason, Mode, OrderPhase, Phase
-from aegis_proto.state import JobState
+from aegis_proto.state import Inject, JobState
 from msgspec.structs import replace
 
 from aegis_master import counting, ledger, orders, rounds
 from aegis_master.draft import Draft
-from aegis_master.events import EraChanged, PlainExit, PlainFact, RestartAsked, ResumeAsked, SettingChanged, StopAsked, SuspectChanged, SuspendAsked
+from aegis_master.events import (
+    EraChanged,
+    InjectAsked,
+    PlainExit,
+    PlainFact,
+    RestartAsked,
+    ResumeAsked,
+    SettingChanged,
+    StopAsked,
+    SuspectChanged,
+    SuspendAsked,
+)
 from aegis_master.reports import where_to
 from aegis_master.transitions import Trigger
 
@@ -22,7 +33,7 @@ TERMINATED = 143
 """Exit code of a job that was stopped: 128 + SIGTERM."""
 
 
-def by(event: StopAsked | SuspendAsked | ResumeAsked | RestartAsked | SettingChanged) -> str:
+def by(event: InjectAsked | StopAsked | SuspendAsked | ResumeAsked | RestartAsked | SettingChanged) -> str:
     """`by ann: the rack is moved`: who asked and why, as far as it was said."""
     return ": ".join(text for text in (f"by {event.who}" if event.who else "", event.reason) if text)
 
@@ -92,6 +103,19 @@ def setting(draft: Draft, event: SettingChanged) -> None:
         return
     draft.set(maxRetry=value)
     draft.note("set", f"max-retry {value} {by(event)}".rstrip())
+
+
+def inject(draft: Draft, event: InjectAsked) -> None:
+    """Only of a job that allows it, only while it runs, only of a worker that is there."""
+    head, pod = draft.head, draft.pod(event.index)
+    if not draft.spec.allowInject or head.phase is not Phase.RUN_COMMAND or not pod.present or pod.finished:
+        draft.drop("inject")
+    elif head.inject is not None and head.inject.id == event.id:
+        draft.drop("repeat")
+    else:
+        name = pod_name(event.index)
+        draft.set(inject=Inject(event.id, name, pod.attempt, head.incarnation, event.fault))
+        draft.note("inject", f"fault {event.fault} injected into {name} {by(event)}".rstrip(), event.index, node=pod.node)
 
 
 def suspect(draft: Draft, event: SuspectChanged) -> None:

@@ -209,6 +209,17 @@ class SettingChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class InjectAsked:
+    """A fault on one's own job: told to the one worker, by the head; phases and counts change by what comes of it."""
+
+    index: int
+    id: str
+    fault: str
+    who: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class SuspectChanged:
     """Silence alone: a flag, no count, no stop."""
 
@@ -256,6 +267,7 @@ Event = (
     | ResumeAsked
     | RestartAsked
     | SettingChanged
+    | InjectAsked
     | SuspectChanged
     | GapFound
     | EraChanged

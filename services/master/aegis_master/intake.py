@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
+from aegis_proto.api import FAULTS
 from aegis_proto.ids import pod_index
 from aegis_proto.job import RANGES
 from aegis_proto.messages import (
@@ -53,7 +54,8 @@ KINDS: dict[ReportKind, tuple[MessageType, frozenset[str]]] = {
 }
 """Last token of the subject -> the type and the phases its body may have."""
 
-JOB_FACTS = frozenset({FactKind.STOP, FactKind.SUSPEND, FactKind.RESUME, FactKind.RESTART, FactKind.SET, FactKind.CHECKPOINT, FactKind.VERDICT})
+_ASKED = (FactKind.STOP, FactKind.SUSPEND, FactKind.RESUME, FactKind.RESTART, FactKind.SET, FactKind.INJECT)
+JOB_FACTS = frozenset({*_ASKED, FactKind.CHECKPOINT, FactKind.VERDICT})
 AGENT_REASONS = frozenset(
     {
         LostReason.ERROR,
@@ -289,6 +291,15 @@ def _job_fact(state: JobState, fact: Fact, time_ms: int) -> Taken:
             if set(fact.settings) != {"max-retry"} or not text.isdecimal():
                 return Taken(bad=f"set {fact.settings}: only max-retry, a number")
             return Taken((ev.SettingChanged(int(text), words(fact.who), words(fact.message)),))
+        case FactKind.INJECT:
+            worker, fault = fact.settings.get("worker", ""), fact.settings.get("fault", "")
+            try:
+                index = _place(state, worker)
+            except BadMessage as error:
+                return Taken(bad=str(error))
+            if fault not in FAULTS:
+                return Taken(bad=f"inject {fault!r}: {', '.join(FAULTS)}")
+            return Taken((ev.InjectAsked(index, words(fact.settings.get("id", ""))[:64], fault, words(fact.who), words(fact.message)),))
         case FactKind.CHECKPOINT:
             return Taken((ev.Checkpointed(state.head.incarnation, fact.step),))
         case _:

@@ -134,6 +134,8 @@ def _take(draft: Draft, event: Event) -> None:
             asked.restart(draft, event)
         case events.SettingChanged():
             asked.setting(draft, event)
+        case events.InjectAsked():
+            asked.inject(draft, event)
         case events.Healthy():
             asked.healthy(draft)
         case _:

@@ -214,7 +214,7 @@ def _enter_run(draft: Draft, trigger: Trigger, rule: Counting) -> None:
         draft.set(incarnation=head.adoptIncarnation, booted=True, adopting=False)
     else:
         draft.set(incarnation=head.incarnation + 1 if head.started else head.incarnation)
-    draft.set(started=True, countMoved=False, massQuitRounds=0, runStartedAt=draft.now, checkpointAt=0)
+    draft.set(started=True, countMoved=False, massQuitRounds=0, inject=None, runStartedAt=draft.now, checkpointAt=0)
 
 
 def _deadline(draft: Draft) -> None:

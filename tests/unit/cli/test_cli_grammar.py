@@ -10,8 +10,9 @@ from aegis_cli import codes
 from aegis_cli.main import app
 from typer.testing import CliRunner
 
+JOB_ACTS = ["stop", "suspend", "resume", "restart", "set", "inject"]
 COMMANDS = [
-    *(("job", verb) for verb in ["submit", "ls", "show", "events", "logs", "why", "attach", "wait", "stop", "suspend", "resume", "restart", "set"]),
+    *(("job", verb) for verb in ["submit", "ls", "show", "events", "logs", "why", "attach", "wait", *JOB_ACTS]),
     *(("node", verb) for verb in ["ls", "show", "taint", "untaint", "lost"]),
     *(("net", verb) for verb in ["ls", "show", "job", "top", "sample", "rollout", "sim", "parse"]),
     *(("creds", verb) for verb in ["issue", "ls", "revoke"]),
@@ -24,7 +25,7 @@ COMMANDS = [
 ]
 ALIASES = [("job", "list"), ("job", "describe"), ("node", "list"), ("node", "describe"), ("context", "list")]
 SHARED = ("--context", "--namespace", "--output", "--json", "--quiet", "--verbose", "--timeout", "--no-color", "--config")
-KEEPING = {*(("job", verb) for verb in ["stop", "suspend", "resume", "restart", "set"]), *(("node", verb) for verb in ["taint", "untaint", "lost"])}
+KEEPING = {*(("job", verb) for verb in JOB_ACTS), *(("node", verb) for verb in ["taint", "untaint", "lost"])}
 """Verbs that keep a reason with what happened."""
 ACTING = [*sorted(KEEPING), ("run",), ("job", "submit"), ("creds", "issue"), ("up",), ("down",), ("setup",)]
 
