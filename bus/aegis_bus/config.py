@@ -19,6 +19,7 @@ from typing import Any, get_type_hints
 from aegis_bus.settings import (
     SECTIONS,
     UNTRUSTED_MAY_NOT_SET,
+    ActionsSettings,
     BusSettings,
     CheckpointSettings,
     CredentialsSettings,
@@ -58,6 +59,7 @@ class Config:
     job: JobSettings = field(default_factory=JobSettings)
     hang: HangSettings = field(default_factory=HangSettings)
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
+    actions: ActionsSettings = field(default_factory=ActionsSettings)
     logs: LogsSettings = field(default_factory=LogsSettings)
     notify: NotifySettings = field(default_factory=NotifySettings)
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)

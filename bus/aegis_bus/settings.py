@@ -112,6 +112,15 @@ class HangSettings:
 @dataclass(frozen=True)
 class CheckpointSettings:
     dir: str = "auto"
+    wait_for_slow_node: float = duration(7200.0)
+    """How long a slow worker is waited for to save; then the run keeps going with it."""
+
+
+@dataclass(frozen=True)
+class ActionsSettings:
+    """What is done to nodes. The fleet's: a job may only be stricter."""
+
+    mode: str = choice("act", "observe", "advise", "act")
 
 
 @dataclass(frozen=True)
@@ -177,7 +186,8 @@ SECTIONS: dict[str, type[Any]] = {
     "job": JobSettings,
     "hang": HangSettings,
     "checkpoint": CheckpointSettings,
+    "actions": ActionsSettings,
     "logs": LogsSettings,
 }
-UNTRUSTED_MAY_NOT_SET = ("bus", "credentials", "jobcontroller", "lognexus", "netmon", "notify")
+UNTRUSTED_MAY_NOT_SET = ("actions", "bus", "credentials", "jobcontroller", "lognexus", "netmon", "notify")
 """Sections that the file of the working folder may not set: a cloned folder is not trusted."""

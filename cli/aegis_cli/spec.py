@@ -63,6 +63,7 @@ FROM_CONFIG = {
     "hang.silence": "hangSilence",
     "job.noProgressRuns": "noProgressRuns",
     "checkpoint.dir": "checkpointDir",
+    "checkpoint.waitForSlowNode": "slowNodeWait",
 }
 """Setting -> field of a job that it is the default of."""
 

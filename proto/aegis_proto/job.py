@@ -36,6 +36,7 @@ RANGES: dict[str, tuple[float, float, str]] = {
     "preemptGrace": (0, 86400, " s"),
     "hangTimeout": (1, 7 * 86400, " s"),
     "noProgressRuns": (0, 1_000, ""),
+    "slowNodeWait": (1, 30 * 86400, " s"),
     "hangSilence": (0, 7 * 86400, " s"),
     "firstStepTimeout": (1, 7 * 86400, " s"),
     "placingTimeout": (1, 30 * 86400, " s"),
@@ -53,6 +54,8 @@ CLUSTER_LABEL = "aegis.train/cluster"
 """Label of a job that lives in a Kubernetes cluster: the cluster's id. No other platform, and no other cluster, places it."""
 
 RISK = ("low", "normal", "high")
+ACTIONS = ("observe", "advise", "act")
+"""What may be done to nodes, strictest first."""
 _ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _LABEL = re.compile(r"[A-Za-z0-9._/ +:@-]{0,63}\Z")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|sec|m|min|h|d)?\Z")
@@ -115,6 +118,8 @@ def validate(spec: JobSpec) -> list[Problem]:
             bad("E116", "env", f'env "{key}": names beginning with AEGIS_ are set by Aegis itself; choose another')
     if spec.riskTolerance not in RISK:
         bad("E116", "riskTolerance", f'riskTolerance "{spec.riskTolerance}": expected one of {", ".join(RISK)}')
+    if spec.actions not in ACTIONS:
+        bad("E116", "actions", f'actions "{spec.actions}": expected one of {", ".join(ACTIONS)}')
     for field in ("nodes", "exclude"):
         for node in getattr(spec, field):
             if not is_id(node):

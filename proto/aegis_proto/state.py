@@ -174,6 +174,8 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     family: str = ""
     riskTolerance: str = "normal"  # low | normal | high
     allowInject: bool = False
+    actions: str = "act"  # observe | advise | act: what may be done to nodes; the fleet's mode or stricter
+    slowNodeWait: float = 7200.0  # seconds that a slow worker is waited for to save; then the run keeps going with it
     stopGrace: float = 15.0  # seconds
     preemptGrace: float = 300.0
     hangTimeout: float = 600.0

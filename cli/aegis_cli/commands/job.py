@@ -122,7 +122,6 @@ def _reading(group: typer.Typer) -> None:
             tuple(cmd or ()), file, name, workers, nproc_per_node, max_retry, spares, tuple(environment or ()), checkpoint_dir, grace, warm
         )
         start = running.prepare(env, wishes)
-        running.refuse_spares(start.spec)
         if env.dry_run:
             env.out.document("Job", start.spec, running.plan(start), start.spec.name)
             return

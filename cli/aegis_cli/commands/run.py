@@ -40,9 +40,7 @@ Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name o
 Workers = Annotated[int | None, typer.Option("--workers", "-N", metavar="N", help="Workers, one per node (1).", show_default=False)]
 Nproc = Annotated[str | None, typer.Option("--nproc-per-node", metavar="N|auto", help="Processes per worker; auto: one per GPU.", show_default=False)]
 MaxRetry = Annotated[int | None, typer.Option("--max-retry", metavar="N", help="Faults the job may survive (3).", show_default=False)]
-Spares = Annotated[
-    int | None, typer.Option("--spares", metavar="N", help="More nodes in the stack that this starts, for replacement (0).", show_default=False)
-]
+Spares = Annotated[int | None, typer.Option("--spares", metavar="N", help="Nodes kept free for replacement (0).", show_default=False)]
 Environment = Annotated[list[str] | None, typer.Option("--env", metavar="K=V", help="For the command; K alone copies yours.", show_default=False)]
 CheckpointDir = Annotated[str | None, typer.Option("--checkpoint-dir", metavar="DIR", help="Where the training saves.", show_default=False)]
 Grace = Annotated[str | None, typer.Option("--grace", metavar="TIME", help="Time to end after a stop (15s).", show_default=False)]
@@ -107,12 +105,6 @@ def plan(start: Start) -> str:
     )
 
 
-def refuse_spares(job: JobSpec) -> None:
-    """Spares are nodes that a run adds to the stack of this machine; elsewhere nothing keeps nodes free for one job."""
-    if job.spares:
-        raise CliError("E107", f"spares {job.spares}: no node is kept free for one job on a bus of many. Leave it out (--spares 0)", exit=2)
-
-
 async def submit(client: Client, job: JobSpec, suspended: bool = False) -> api.SubmitReply:
     """Submit with a fresh uid: a repeat on the way is the same job."""
     return await client.act("submit", api.Submit(job, uuid.uuid4().hex, suspended), api.SubmitReply, job.namespace)
@@ -151,7 +143,6 @@ def register(app: typer.Typer) -> None:
             env.out.document("Job", start.spec, plan(start), start.spec.name)
             return 0
         if not start.local:
-            refuse_spares(start.spec)
             return run_async(_run(env, start, None, detach, report))
         need = start.spec.workers + start.spec.spares
         stack = stacks.join(start.base, nodes=need, pin=detach or keep_stack, say=env.out.note)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from aegis_proto.api_nodes import JobPending, NodeInfo, NodeRefusal, SlotInfo
 from aegis_proto.ids import pod_name
 
-from aegis_jobcontroller.plan import may_place, natural, refusal, waiting
+from aegis_jobcontroller.plan import kept, may_place, natural, refusal, waiting
 from aegis_jobcontroller.world import Job, Node, World, excluded, free, reported_key
 
 WORDS = {
@@ -16,6 +16,7 @@ WORDS = {
     "errorNode": "failed in this job",
     "notAsked": "not asked for",
     "busy": "busy",
+    "kept": "kept as a spare",
     "unclean": "with processes that do not die",
     "gpuType": "of another GPU type",
 }
@@ -29,9 +30,9 @@ def pending(job: Job, world: World) -> JobPending | None:
         return None
     ready = [index for index, pod, before in todo if may_place(pod, before, world)]
     stopping = [pod_name(index) for index, pod, before in todo if not may_place(pod, before, world)]
-    refusals, usable = [], 0
+    refusals, usable, spared = [], 0, kept(job, world)
     for node in sorted(world.nodes.values(), key=lambda n: natural(n.name)):
-        why = refusal(job, node, world, set())
+        why = refusal(job, node, world, set()) or (("kept", f"job {spared[node.name]}") if node.name in spared else None)
         if why is None or why[0] == "sameJob":
             usable += 1
         else:

@@ -8,6 +8,8 @@ Rules (DESIGN.md §2, §5; design-attacks I, M, P)
 - A worker returns to the node it was on when that is usable (its checkpoints in memory and on local disk are there), else to the emptiest node.
 - The first placing of a job is all or nothing: two half-placed jobs would wait for each other. Later a lost worker is placed alone.
 - A job that was brought back after a loss of the store begins nothing for a while: its workers run somewhere, and are recorded as they are heard of.
+- Spares: for a job that asks for N, the first N nodes that are free and would take a worker of it are kept from jobs behind it in the order of
+  placing. Nothing is written: a spare is a node that no place needs yet, a lost place takes it at once, and a more urgent job goes first.
 - A plain job is placed once and never again. Slots that nobody is to hold any more are cleared; what still runs in a job that has ended, or of an
   attempt that the state has given up, is stopped.
 """
@@ -222,13 +224,39 @@ def _beginnings(world: World, adopted: Sequence[Assign], claims: Iterable[Claim]
     found_again = {(status.job, status.pod) for _, status, _ in claims}  # those of a later attempt wait until the state names it
     load = {node.name: sum(node.holding(slot).key is not None for slot in node.names()) for node in world.nodes.values()}
     actions: list[Action] = []
-    for job in sorted(world.jobs.values(), key=lambda j: (-j.spec.priority, j.head.createdAt, j.head.job)):
+    for job in sorted(world.jobs.values(), key=turn):
         found = _place_job(job, world, taken, load, found_again)
         taken |= {(assign.node, assign.slot) for assign in found}
         for assign in found:
             load[assign.node] += 1
         actions += found
+        taken |= {(name, slot) for name in spares(job, world, taken) for slot in world.nodes[name].names()}
     return actions
+
+
+def turn(job: Job) -> tuple[int, int, str]:
+    """Sort key of the order in which jobs are placed, and in which they keep spares."""
+    return -job.spec.priority, job.head.createdAt, job.head.job
+
+
+def kept(job: Job, world: World) -> dict[str, str]:
+    """Nodes that are kept as spares of jobs before this one: name -> whose."""
+    taken: set[tuple[str, str]] = set()
+    found: dict[str, str] = {}
+    for other in sorted((other for other in world.jobs.values() if turn(other) < turn(job)), key=turn):
+        for name in spares(other, world, taken):
+            found[name] = other.head.job
+            taken |= {(name, slot) for slot in world.nodes[name].names()}
+    return found
+
+
+def spares(job: Job, world: World, taken: set[tuple[str, str]]) -> list[str]:
+    """Names of the nodes that are kept free for this job, at most as many as it asks for."""
+    head = job.head
+    if not job.spec.spares or head.phase.terminal or head.suspended or head.mode is not Mode.MANAGED:
+        return []
+    whole = [node for node in world.nodes.values() if all(free(node, slot) and (node.name, slot) not in taken for slot in node.names())]
+    return sorted((node.name for node in whole if refusal(job, node, world, taken) is None), key=natural)[: job.spec.spares]
 
 
 def _place_job(job: Job, world: World, taken: set[tuple[str, str]], load: dict[str, int], found_again: set[tuple[str, str]]) -> list[Assign]:

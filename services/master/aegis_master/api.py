@@ -36,6 +36,7 @@ from aegis_proto.api import (
     read_request,
 )
 from aegis_proto.ids import is_id, job_id
+from aegis_proto.job import ACTIONS as JOB_ACTIONS
 from aegis_proto.job import MAX_RETRY, validate
 from aegis_proto.messages import Fact, encode
 from aegis_proto.phases import FactKind, Mode, Phase
@@ -148,6 +149,9 @@ class Api:
             raise RequestRefused("E107", "E107 uid: 8 to 64 letters, digits and -, unguessable (a UUID)", "update the command line")
         if problems := validate(spec):
             raise RequestRefused(problems[0].code, problems[0].message, details=tuple(problem.message for problem in problems))
+        strictest = min((spec.actions, self.settings.actions), key=JOB_ACTIONS.index)
+        if spec.actions != strictest:
+            request = msgspec.structs.replace(request, spec=msgspec.structs.replace(spec, actions=strictest))
         job = job_id(spec.name, request.uid)
         if (known := await self._known(job, request.uid)) is not None:
             return known

@@ -35,6 +35,7 @@ from aegis_proto.phases import FactKind, LostReason, MessageType, Mode, Phase, R
 from aegis_proto.state import JobState, Pod
 
 from aegis_master import events as ev
+from aegis_master import levels
 
 ROUNDS = frozenset({"bootcheck", "command", "troubleshoot"})
 MAX_GRACE = RANGES["stopGrace"][1]
@@ -221,10 +222,13 @@ def _of_present(state: JobState, index: int, message: Message, body: msgspec.Str
         return Taken((ev.Acked(*who, seq_num=message.seqNum),), heard=index)
     round_ = (message.incarnation, message.seqNum)
     if isinstance(body, CheckResponse):
+        results = [_shown(result) for result in body.results]
+        if (finding := levels.escalated(state, index)) is not None:
+            results.append(finding)
         finished = ev.Finished(
             *who,
             *round_,
-            results=tuple(map(_shown, body.results)),
+            results=tuple(results),
             addr=body.addr,
             port=body.port,
             tree_gone=body.treeGone,

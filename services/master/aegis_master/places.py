@@ -74,7 +74,7 @@ def lost(draft: Draft, event: PodLost) -> None:
     if event.attempt == pod.attempt:
         _lose(draft, event)
     elif event.attempt == pod.attempt - 1 and event.gone and not pod.present and not pod.gone:
-        if event.blame:
+        if event.blame and rounds.may_evict(draft):
             rounds.blame(draft, event.index, event.node, event.blame)
         draft.change(event.index, gone=True)
     else:
@@ -110,7 +110,7 @@ def _lose(draft: Draft, event: PodLost, successor: PodReady | None = None) -> No
     node = event.node or pod.node
     if pod.toQuit and event.reason is LostReason.KILLED:
         event = dataclasses.replace(event, reason=LostReason.ORDERED)
-    if event.blame:
+    if event.blame and rounds.may_evict(draft):
         rounds.blame(draft, index, node, event.blame)
     if head.phase is Phase.RUN_COMMAND:
         finished = pod.finished or (event.exit_code == 0 and event.reason is LostReason.KILLED and pod.present)

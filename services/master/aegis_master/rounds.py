@@ -45,6 +45,8 @@ FINDINGS: dict[str, Finding] = {
     "rdma": Finding.HARDWARE,
     "tree": Finding.HARDWARE,
     "collective": Finding.HARDWARE,
+    "persistent": Finding.HARDWARE,
+    "again": Finding.CONTAINER,
     "runtime": Finding.CONTAINER,
     "io": Finding.CONTAINER,
     "allreduce": Finding.NOTED,
@@ -259,6 +261,18 @@ def blame(draft: Draft, index: int, node: str, reason: str) -> None:
     draft.set(errorNodes=(*kept, entry)[-ERROR_NODES:], errorNodesTotal=head.errorNodesTotal + (not known))
 
 
+def may_evict(draft: Draft) -> bool:
+    """Whether anything is done to nodes (`actions.mode` act); a restart in place always is."""
+    return draft.spec.actions == "act"
+
+
+def advise(draft: Draft, index: int, reason: str) -> None:
+    """What would have been done to the node of this place, for a person to decide."""
+    name, node = pod_name(index), draft.pod(index).node
+    told = f"{name} would leave {node} ({reason}); actions.mode is {draft.spec.actions}"
+    draft.note("advice", f"{told}: aegis node taint {node}" if draft.spec.actions == "advise" else told, index, node=node, cause=reason)
+
+
 def leave_marked(draft: Draft, paid: bool) -> None:
     """The job stops: marked pods leave, for nothing extra. When more than half are marked nobody is named by it, and none leaves.
 
@@ -271,6 +285,9 @@ def leave_marked(draft: Draft, paid: bool) -> None:
     for n, i in enumerate(draft.where(lambda pod: pod.mark != "")):
         pod = draft.pod(i)
         reason = LostReason.SLOW if pod.mark == "slow" else LostReason.HUNG
+        if leaves and not may_evict(draft):
+            advise(draft, i, reason.value)
+            leaves = False
         leaves = leaves and n < MAX_LEAVING
         if leaves and (paid or reason is LostReason.SLOW):
             blame(draft, i, pod.node, reason.value)
@@ -296,15 +313,20 @@ def order_out(draft: Draft) -> list[int]:
     """Everybody who failed this round and must leave is ordered to; places in pod order. None when the cause is common."""
     if common_cause(draft):
         return []
-    leaving = draft.where(_wants_out)[:MAX_LEAVING]
-    for i in leaving:
+    leaving = []
+    for i in draft.where(_wants_out)[:MAX_LEAVING]:
         pod = draft.pod(i)
         if pod.toQuit:
+            leaving.append(i)
             continue
         finding = FINDINGS.get(pod.failed, Finding.CONTAINER) if pod.failed else None
         if finding is Finding.HARDWARE:
+            if not may_evict(draft):
+                advise(draft, i, pod.failed)
+                continue
             blame(draft, i, pod.node, pod.failed)
         draft.change(i, toQuit=True, reason=pod.failed or pod.reason, pin=pod.node if finding is Finding.CONTAINER else "")
+        leaving.append(i)
     return leaving
 
 

@@ -186,4 +186,5 @@ def settings_of(config: Config) -> MasterSettings:
     given = config.master
     judge = JudgeTimes(silent=given.silent, unconfirmed=given.unconfirmed, quiet=given.quiet, common_share=given.common_share)
     owner = OwnerSettings(judge=judge, ack_after=given.ack_after, progress=given.progress, tick=given.tick)
-    return MasterSettings(owner, config.bus.lease_ttl, scan=given.scan, takeover_delay=given.takeover_delay, trace=given.trace)
+    clocks = dict(scan=given.scan, takeover_delay=given.takeover_delay)
+    return MasterSettings(owner, config.bus.lease_ttl, **clocks, trace=given.trace, actions=config.actions.mode)

@@ -41,3 +41,5 @@ class MasterSettings:
     store_alarm: float = 0.5
     store_full: float = 0.7
     trace: str = ""
+    actions: str = "act"
+    """What this fleet lets be done to nodes: observe, advise, act."""

@@ -47,6 +47,7 @@ class Watch:
         self.stall = Stall(time.monotonic())
         self._marked_by_us: set[int] = set()
         self._marked_by_them: set[int] = set()
+        self._slow_since: dict[int, float] = {}
         self._incarnation = -1
         self.checkpoint = -1
         """Newest complete checkpoint (step) that a worker told in the present incarnation."""
@@ -133,6 +134,13 @@ class Watch:
         for i, pod in present.items():
             if i not in wanted and pod.mark == "hang" and i in self._marked_by_us - self._marked_by_them:
                 marks.append(Marked(i, pod.attempt, pod.boot, head.incarnation, cleared=True))
+        slow = {i for i, pod in present.items() if pod.mark == "slow"}
+        self._slow_since = {i: self._slow_since.get(i, now) for i in slow}
+        for i in slow:
+            if now - self._slow_since[i] >= state.spec.slowNodeWait:  # nothing was saved: it is kept going with
+                pod = present[i]
+                why = f"(no checkpoint within {state.spec.slowNodeWait:g} s: kept)"
+                marks.append(Marked(i, pod.attempt, pod.boot, head.incarnation, kind="slow", cleared=True, message=why))
         return marks
 
     def _follow(self, state: JobState, now: float) -> None:

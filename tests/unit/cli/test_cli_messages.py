@@ -84,14 +84,6 @@ def test_a_node_is_not_declared_lost_without_a_reason() -> None:
     assert "--reason" in err
 
 
-@pytest.mark.parametrize("words", [("run",), ("job", "submit")], ids=" ".join)
-def test_spares_are_refused_where_nothing_keeps_a_node_free(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AEGIS_BUS_SERVERS", "nats://127.0.0.1:1")
-    code, _, err = aegis(*words, "--spares", "2", "--", "true")
-    assert code == 2
-    assert "spares 2: no node is kept free for one job on a bus of many" in err
-
-
 @pytest.mark.parametrize(("option", "value"), [("--workers", "0"), ("--workers", "20001"), ("--max-retry", "-1"), ("--spares", "-1")])
 def test_e116_names_field_value_and_range(option: str, value: str) -> None:
     status, err = refused("run", "--dry-run", option, value, "--", "true")

@@ -53,6 +53,24 @@ def test_two_jobs_that_do_not_both_fit_are_not_both_half_placed() -> None:
     assert {action.job for action in actions if isinstance(action, Assign)} == {"job-a"}
 
 
+def test_spares_are_kept_from_jobs_behind_and_taken_by_their_own() -> None:
+    """A running job keeps its spare; a lost place of it goes there at once; a job before it goes first."""
+    running_job = make_job("job-a", 1, {0: HERE}, createdAt=1, spec=dict(spares=1), **RUNS)
+    on_n1 = make_node("n1", 1, {"0": told(running_job, 0, "running")}, holdings={"0": held(running_job, 0)})
+    nodes = [on_n1, make_node("n2"), make_node("n3")]
+    behind = make_job("job-b", 2, createdAt=2)
+    world = make_world([running_job, behind], nodes, [at(running_job, 0, "n1")])
+    assert plan(world) == []
+    reason = pending(behind, world)
+    assert reason is not None and "1 kept as a spare (n2, job job-a)" in reason.message
+    assert assigned(plan(make_world([running_job, make_job("job-b", 1, createdAt=2)], nodes, [at(running_job, 0, "n1")]))) == {"w0": "n3"}
+    urgent = make_job("job-b", 2, createdAt=2, spec=dict(priority=5))
+    assert assigned(plan(make_world([running_job, urgent], nodes, [at(running_job, 0, "n1")]))) == {"w0": "n2", "w1": "n3"}
+    lost = make_job("job-a", 1, {0: dict(attempt=2, gone=True)}, createdAt=1, spec=dict(spares=1), errors=("n1",), **RESTARTS)
+    world = make_world([lost, make_job("job-b", 1, createdAt=2)], [make_node("n1"), make_node("n2")], [at(lost, 0, "n1")])
+    assert {(a.job, a.node) for a in plan(world) if isinstance(a, Assign)} == {("job-a", "n2"), ("job-b", "n1")}
+
+
 def test_priority_goes_before_age() -> None:
     jobs = [make_job("job-a", 1, createdAt=1), make_job("job-b", 1, createdAt=2, spec=dict(priority=5))]
     actions = plan(make_world(jobs, [make_node("n1")]))

@@ -1,0 +1,114 @@
+"""A level of recovery that did not hold is not tried again; it is told from the story in the head, whoever owns the job."""
+
+from __future__ import annotations
+
+import pytest
+from aegis_master import events as ev
+from aegis_master import machine
+from aegis_master.invariants import broken
+from aegis_master.levels import escalated, repeats
+from aegis_proto.phases import LostReason, Phase
+from aegis_proto.state import JobSpec, JobState
+
+S = 1000
+
+
+class Job:
+    """Two workers through the real machine; time moves as told."""
+
+    def __init__(self, **spec: object) -> None:
+        self.now = 0
+        self.state: JobState = machine.create("j", JobSpec("j", ("x",), workers=2, maxRetry=9, **spec), "u", "a", 0)  # type: ignore[arg-type]
+        self.notes: list[str] = []
+        for i in range(2):
+            self.here(i)
+        self.checked()
+
+    def step(self, event: ev.Event, seconds: float = 1.0) -> None:
+        self.now += round(seconds * S)
+        self.state, effects = machine.step(self.state, event, self.now)
+        self.notes += [effect.kind for effect in effects if isinstance(effect, ev.Note)]
+        assert not broken(self.state)
+
+    def here(self, i: int) -> None:
+        attempt = self.state.pod(i).attempt
+        self.step(ev.PodReady(i, attempt, f"b{i}.{attempt}.{self.now}", node=f"n{i}{attempt}"))
+
+    def checked(self) -> None:
+        """All answer the round, with what the master adds to it."""
+        for i in range(2):
+            pod, head = self.state.pod(i), self.state.head
+            finding = escalated(self.state, i)
+            self.step(ev.Finished(i, pod.attempt, pod.boot, head.incarnation, head.seqNum, results=(finding,) if finding else ()))
+
+    def fails(self, i: int, after: float = 5.0, reason: LostReason = LostReason.ERROR) -> None:
+        pod, head = self.state.pod(i), self.state.head
+        assert head.phase is Phase.RUN_COMMAND
+        self.step(ev.Errored(i, pod.attempt, pod.boot, head.incarnation, head.seqNum, reason, at=self.now), after)
+
+    def leaves(self, i: int) -> None:
+        """It was ordered to leave, has left, and its successor is here."""
+        assert self.state.pod(i).toQuit
+        self.step(ev.PodGone(i, self.state.pod(i).attempt))
+        self.here(i)
+        self.checked()
+
+
+def test_a_restart_in_place_comes_first_then_a_fresh_container_then_another_node() -> None:
+    job = Job()
+    job.fails(1)
+    job.checked()
+    assert (job.state.head.phase, job.state.pod(1).attempt) == (Phase.RUN_COMMAND, 1)  # L1
+    job.fails(1)
+    job.checked()
+    assert job.state.head.phase is Phase.RESTARTING and job.state.pod(1).pin == "n11"  # L2: wished for the same node
+    job.leaves(1)
+    assert (job.state.head.phase, job.state.pod(1).attempt, job.state.head.errorNodes) == (Phase.RUN_COMMAND, 2, ())
+    job.fails(1)
+    job.checked()
+    assert [(entry.name, entry.reason) for entry in job.state.head.errorNodes] == [("n12", "persistent")]  # L3
+    job.leaves(1)
+    assert job.state.head.phase is Phase.RUN_COMMAND
+
+
+@pytest.mark.parametrize(
+    ("second", "after", "reason"),
+    [(0, 5.0, LostReason.ERROR), (1, 61.0, LostReason.ERROR), (1, 5.0, LostReason.COLLATERAL)],
+    ids=["another worker", "not at once", "because of a peer"],
+)
+def test_what_is_not_the_same_again_at_once_is_restarted_in_place(second: int, after: float, reason: LostReason) -> None:
+    job = Job()
+    job.fails(1)
+    job.checked()
+    job.fails(second, after, reason)
+    job.checked()
+    assert job.state.head.phase is Phase.RUN_COMMAND and {pod.attempt for pod in job.state.pods()} == {1}
+
+
+def test_the_story_tells_how_often_whoever_reads_it() -> None:
+    job = Job()
+    for count in (1, 2, 3):
+        job.fails(1)
+        assert repeats(job.state.head.recent, job.state.head.incarnation) == ("w1", count)
+        job.checked()
+        if count > 1:
+            job.leaves(1)
+
+
+@pytest.mark.parametrize("mode", ["observe", "advise"])
+def test_where_nothing_is_done_to_nodes_the_restart_in_place_goes_on(mode: str) -> None:
+    job = Job(actions=mode)
+    job.fails(1)
+    pod, head = job.state.pod(1), job.state.head
+    job.step(ev.Finished(0, 1, job.state.pod(0).boot, head.incarnation, head.seqNum))
+    from aegis_proto.messages import CheckResult
+
+    job.step(ev.Finished(1, 1, pod.boot, head.incarnation, head.seqNum, results=(CheckResult("gpu", False, "Xid 79"),)))
+    assert (job.state.head.phase, job.state.head.errorNodes, job.state.pod(1).attempt) == (Phase.RUN_COMMAND, (), 1)
+    assert "advice" in job.notes
+    job.step(ev.Marked(1, 1, pod.boot, job.state.head.incarnation))
+    deadline = job.state.head.deadline
+    assert deadline is not None
+    job.step(ev.DeadlinePassed("hang", deadline.seqNum, deadline.incarnation), 600.0)
+    assert (job.state.head.phase, job.state.head.errorNodes, job.state.pod(1).toQuit) == (Phase.TROUBLESHOOTING, (), False)
+    assert job.state.pod(1).retries == 2
