@@ -236,7 +236,6 @@ _ROWS = [
         "no progress",
         "Run after run failed (noProgressRuns, 3) and no new checkpoint came: a further restart would most likely end the same way, none was made.",
         "aegis job why JOB. Often the newest checkpoint cannot be used (NaN, a changed configuration): resume from an older one.",
-        DO_NOT_REQUEUE,
     ),
     Code(
         "W201",

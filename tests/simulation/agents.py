@@ -21,6 +21,7 @@ from aegis_agent.signature import Look
 from aegis_proto.ids import pod_index
 from aegis_proto.messages import CheckResult, HangData
 from aegis_proto.phases import LostReason, MessageType, ReportKind
+from aegis_proto.state import Inject
 from simulation import patches
 from simulation.loop import START, Process
 from simulation.training import PLAIN, Child
@@ -184,6 +185,22 @@ class Signature:
 
     def look(self, roots: object, now: float) -> Look:
         return Look()
+
+
+class Injector:
+    """Stands for `aegis_agent.inject.Injector`: the fault is the end of the simulated child."""
+
+    def __init__(self, worker: Any) -> None:
+        self.worker = worker
+        self.done: set[str] = set()
+
+    def heard(self, ask: Inject | None) -> None:
+        run, task = self.worker.exec.run, self.worker.task
+        if ask is None or ask.id in self.done or (ask.pod, ask.attempt) != (task.pod, task.attempt) or run is None:
+            return
+        if run.alive and run.plan.incarnation == ask.incarnation:
+            self.done.add(ask.id)
+            run.child.end(137, signal.SIGKILL)
 
 
 class Ports:

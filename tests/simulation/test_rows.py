@@ -201,6 +201,12 @@ def budget_is_raised(scene: World) -> None:
     when_it_runs(scene, lambda: fails(scene, "w1"), after=3.0)
 
 
+def a_fault_is_asked_for(scene: World) -> None:
+    """Twice the same request: one fault."""
+    for after in (2.0, 2.5):
+        when_it_runs(scene, lambda: fact(scene, FactKind.INJECT, settings={"worker": "w1", "fault": "kill", "id": "one"}), after=after)
+
+
 def reports_are_lost_unread(scene: World) -> None:
     """The owner is dead when they come and when they are lost; the next one finds a gap."""
 
@@ -249,6 +255,7 @@ ROWS: dict[str, tuple[Then, dict[str, object]]] = {
 EVENTS: dict[str, tuple[Then, dict[str, object]]] = {
     "PlainFact": (one_is_never_heard, {"start_wait": 6.0}),
     "SettingChanged": (budget_is_raised, {}),
+    "InjectAsked": (a_fault_is_asked_for, {}),
     "GapFound": (reports_are_lost_unread, {}),
     "Healthy": (recovers_and_is_healthy, {"reset_after": 3.0}),
 }

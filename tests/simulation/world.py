@@ -156,6 +156,7 @@ class World:
         self.spec = JobSpec(
             "sim",
             ("train",),
+            allowInject=True,
             workers=self.options.workers,
             maxRetry=self.options.max_retry,
             stopGrace=1.0,
@@ -353,7 +354,7 @@ def _staged(world: World) -> Iterator[None]:
 
     for owner, name, value in SCALED:
         put(owner, name, value)
-    stand_ins = dict(Executor=agents.Executor, Uplink=agents.Link, Signature=agents.Signature, hello=lambda task: None)
+    stand_ins = dict(Executor=agents.Executor, Uplink=agents.Link, Signature=agents.Signature, Injector=agents.Injector, hello=lambda task: None)
     for name, value in stand_ins.items():
         put(worker, name, value)
     put(aegis_agent.diagnosis, "run_round", agents.run_round)
