@@ -361,7 +361,8 @@ def _pass(draft: Draft, slow: list[int]) -> None:
 def _weigh_pairs(draft: Draft) -> list[int]:
     """What the tests of two at a time say: who is bad fails `collective`, who is cleared fails nothing. Gives who is slow.
 
-    While a place is bad by itself, or could not answer, tests with it say nothing about the others.
+    While a place is bad by itself, or could not answer, tests with it say nothing about the others. Where most fail and nobody is named, the round is
+    made once more; then the command is run: what fails may be the test, and a training that cannot communicate says so itself.
     """
     tested = {i: draft.pod(i).pairs for i in draft.where(lambda pod: pod.pairs != ())}
     if not tested:
@@ -374,11 +375,14 @@ def _weigh_pairs(draft: Draft) -> list[int]:
     for i in named.bad:
         draft.change(i, failed="collective")
         draft.note("check", f"{pod_name(i)} is named by its tests with others", i, check="collective", node=draft.pod(i).node)
-    if named.bad:
+    again = draft.head.massQuitRounds > 0 and not named.bad
+    if named.bad or again:
         for i in draft.where(lambda pod: pod.failed == "allreduce"):
-            if i not in named.suspected:
+            if again or i not in named.suspected:
                 draft.change(i, failed="")
-    if named.suspected:
+    if again and named.suspected:
+        draft.note("check", "tests with others failed again and name nobody: the command is run all the same", check="collective")
+    elif named.suspected:
         some = [pod_name(i) for i in sorted(named.suspected)][:8]
         draft.note("check", f"one of {', '.join(some)} is bad, or more: tests of two at a time cannot say which", check="collective")
     if named.bad or named.suspected:

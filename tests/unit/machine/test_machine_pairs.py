@@ -179,6 +179,18 @@ def test_of_two_workers_that_fail_together_none_is_accused() -> None:
     assert any("one of w0, w1 is bad" in note for note in job.notes)
 
 
+def test_tests_that_fail_twice_and_name_nobody_do_not_end_a_job() -> None:
+    """What fails may be the test itself, or its way through the network: a training that cannot communicate says so."""
+    for workers in (2, 3, 6):
+        pairings = {(i, j): 0.0 for i in range(workers) for j in range(i)}
+        job = Job(workers)
+        job.answer(pairings)
+        assert job.state.head.phase == "BootChecking"
+        job.answer(pairings)
+        assert job.state.head.phase == "RunCommand" and not job.state.head.errorNodes
+        assert any("the command is run all the same" in note for note in job.notes)
+
+
 def test_beside_a_gpu_that_is_lost_a_failed_collective_accuses_nobody() -> None:
     job = Job(3)
     job.answer({(0, 1): 0.0, (0, 2): 0.0, (1, 2): 0.0}, failed={1: "gpu"})
