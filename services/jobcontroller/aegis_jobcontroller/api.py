@@ -33,8 +33,9 @@ from aegis_proto.phases import FactKind
 
 from aegis_jobcontroller.cache import Cache
 from aegis_jobcontroller.facts import News
-from aegis_jobcontroller.pending import describe, pending
+from aegis_jobcontroller.pending import describe
 from aegis_jobcontroller.plan import natural
+from aegis_jobcontroller.platform import Platform
 from aegis_jobcontroller.world import World, excluded
 
 log = logging.getLogger(__name__)
@@ -49,11 +50,11 @@ Verb = Callable[[str, bytes], Awaitable[msgspec.Struct]]
 
 
 class Api:
-    """`tell` stores a fact; `has_node`: whether the platform has a machine that no daemon has registered."""
+    """`tell` stores a fact."""
 
-    def __init__(self, bus: Bus, cache: Cache, tell: Callable[[News], Awaitable[None]], has_node: Callable[[str], bool]) -> None:
+    def __init__(self, bus: Bus, cache: Cache, tell: Callable[[News], Awaitable[None]], platform: Platform) -> None:
         self._bus = bus
-        self._has_node = has_node
+        self._platform = platform
         self._cache = cache
         self._tell = tell
         self._queries: dict[str, Verb] = {"nodes": self._nodes, "pending": self._pending}
@@ -108,7 +109,7 @@ class Api:
             jobs = [job for job in jobs if job.head.job == query.job]
             if not jobs:
                 raise RequestRefused("E104", f"E104 no job {query.job[:64]}" + (f" in namespace {namespace}" if namespace else ""))
-        found = (pending(job, world) for job in sorted(jobs, key=lambda job: job.head.createdAt))
+        found = (self._platform.pending(job, world) for job in sorted(jobs, key=lambda job: job.head.createdAt))
         return PendingAnswer(tuple(item for item in found if item is not None)[:MAX_PAGE])
 
     # --- acts --------------------------------------------------------------------------------------------------------------------
@@ -131,7 +132,7 @@ class Api:
         if not request.by:
             raise RequestRefused("E107", "E107 a taint names who set it: by is empty")
         world = self._cache.world()
-        if not self._has_node(request.node):
+        if not self._platform.has_node(request.node):
             self._known(request.node, world)
         node = world.nodes.get(request.node)
         running = tuple(f"{slot.slot.job}/{slot.slot.pod}" for slot in (node.slots.values() if node is not None else ()) if slot.key is not None)

@@ -15,6 +15,7 @@ from aegis_bus.connection import Bus
 from aegis_bus.service import Service
 from aegis_proto import subjects
 from aegis_proto.api import AdoptReply, RequestRefused, read_reply
+from aegis_proto.api_nodes import JobPending
 from aegis_proto.job import CLUSTER_LABEL
 from aegis_proto.messages import BadMessage, encode
 
@@ -22,9 +23,10 @@ from aegis_jobcontroller import metrics
 from aegis_jobcontroller.cache import Cache
 from aegis_jobcontroller.facts import News, facts
 from aegis_jobcontroller.lost import LATER, REFUSED_FOR, lost
+from aegis_jobcontroller.pending import pending
 from aegis_jobcontroller.placer import Placer
 from aegis_jobcontroller.plan import plan, waiting
-from aegis_jobcontroller.world import World, excluded
+from aegis_jobcontroller.world import Job, World, excluded
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +55,9 @@ class Nodes:
 
     def has_node(self, name: str) -> bool:
         return False
+
+    def pending(self, job: Job, world: World) -> JobPending | None:
+        return None if CLUSTER_LABEL in job.spec.labels else pending(job, world)
 
     @property
     def ready(self) -> bool:

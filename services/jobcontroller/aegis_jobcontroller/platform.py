@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from aegis_bus.service import Service
+from aegis_proto.api_nodes import JobPending
 
 from aegis_jobcontroller.facts import News
-from aegis_jobcontroller.world import World
+from aegis_jobcontroller.world import Job, World
 
 
 class Platform(Protocol):
@@ -38,6 +39,9 @@ class Platform(Protocol):
 
     def has_node(self, name: str) -> bool:
         """There is such a machine, though no daemon of ours has registered it."""
+
+    def pending(self, job: Job, world: World) -> JobPending | None:
+        """Which workers of a job wait and why; None when none does, or when the job is not this platform's."""
 
     async def stop(self) -> None:
         """Let go of what `start` took."""

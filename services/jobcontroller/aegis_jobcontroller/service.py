@@ -63,7 +63,7 @@ class Controller:
         service.spawn(self._repeat(service, self._tell, cache.changed()), "facts")
         service.spawn(self._repeat(service, self.platform.place, cache.changed()), "placements")
         service.spawn(self._repeat(service, self.platform.ask, cache.changed("HELD", "heads", "platform")), "questions")
-        await Api(self._bus, cache, self.tell, self.platform.has_node).start()
+        await Api(self._bus, cache, self.tell, self.platform).start()
 
     @property
     def ready(self) -> bool:

@@ -44,7 +44,11 @@ def kube_pod(worker: str = "w0", attempt: int = 1, node: str = "n1", **more: Any
         state = {"terminated": {"exitCode": more["code"], "finishedAt": "2026-11-30T02:10:00Z", "message": more.get("word", "")}}
     if more.get("deleting"):
         metadata["deletionTimestamp"] = more["deleting"]
-    status = {"phase": more.get("phase", "Running" if state else "Pending"), "containerStatuses": [{"state": state}] if state else []}
+    status = {
+        "phase": more.get("phase", "Running" if state else "Pending"),
+        "containerStatuses": [{"state": state}] if state else [],
+        "conditions": more.get("conditions", []),
+    }
     found = seen.pod({"metadata": metadata, "spec": {"nodeName": node} if node else {}, "status": status})
     assert found is not None
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aegis_jobcontroller.kubernetes.facts import facts, missing
-from aegis_jobcontroller.kubernetes.plan import Create, Delete, plan
+from aegis_jobcontroller.kubernetes.plan import Create, Delete, pending, plan
 from aegis_proto.messages import Taint
 from aegis_proto.phases import FactKind, FailedReason, Phase
 from aegis_proto.state import ErrorNode
@@ -140,3 +140,11 @@ def test_that_the_attempt_before_is_gone_is_told_until_the_state_knows() -> None
     ended = kube_pod("w0", 1, code=1)
     assert told(job(pod(2), phase=Phase.RESTARTING), cluster(ended)) == [(FactKind.GONE, 1)]
     assert told(job(pod(2, gone=True), phase=Phase.RESTARTING), cluster(ended)) == []
+
+
+def test_why_a_worker_waits_is_said_in_the_clusters_own_words() -> None:
+    condition = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available: 2 Insufficient nvidia.com/gpu."}
+    waits = kube_pod("w1", node="", conditions=[condition])
+    found = pending(job(pod(1, "b"), pod(1), phase=Phase.PENDING), cluster(kube_pod("w0", running=True), waits))
+    assert found is not None and found.waiting == ("w1",) and condition["message"] in found.message
+    assert pending(job(pod(1, "b"), pod(1, "c")), cluster()) is None

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from aegis_proto.api_nodes import JobPending
 from aegis_proto.ids import pod_name
 from aegis_proto.job import CLUSTER_LABEL
 from aegis_proto.phases import Mode
@@ -155,3 +156,14 @@ def waiting(job: Job, cluster: Cluster) -> Iterator[tuple[str, str]]:
             seen = cluster.pods.get((job.head.uid, index, pod.attempt))
             if seen is None or seen.waits:
                 yield pod_name(index), seen.waits if seen is not None else "waits until the attempt before is verified gone"
+
+
+def pending(job: Job, cluster: Cluster) -> JobPending | None:
+    """Which workers wait; `message` has the first one's reason."""
+    found = list(waiting(job, cluster))
+    if not found:
+        return None
+    names = tuple(pod for pod, _ in found[:16])
+    usable = sum(node.ready for node in cluster.nodes.values())
+    text = f"{len(found)} of {len(job.pods)} workers wait in the cluster; {found[0][0]}: {found[0][1]}"
+    return JobPending(job.head.job, job.head.namespace, len(job.pods), names, len(found), usable=usable, message=text)

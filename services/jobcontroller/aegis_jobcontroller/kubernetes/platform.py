@@ -18,8 +18,10 @@ from aegis_bus.crashpoint import crashpoint
 from aegis_bus.errors import Unreachable
 from aegis_bus.service import Service
 from aegis_bus.settings import JobControllerSettings
+from aegis_proto.api_nodes import JobPending
 from aegis_proto.credapi import JoinRequest
 from aegis_proto.ids import pod_name
+from aegis_proto.job import CLUSTER_LABEL
 
 from aegis_jobcontroller import metrics, tokens
 from aegis_jobcontroller.cache import Cache
@@ -28,7 +30,7 @@ from aegis_jobcontroller.kubernetes import manifest, seen
 from aegis_jobcontroller.kubernetes.client import Client, KubeError
 from aegis_jobcontroller.kubernetes.facts import facts, missing
 from aegis_jobcontroller.kubernetes.informer import Informer
-from aegis_jobcontroller.kubernetes.plan import Create, Delete, ours, plan, waiting
+from aegis_jobcontroller.kubernetes.plan import Create, Delete, ours, pending, plan, waiting
 from aegis_jobcontroller.kubernetes.resources import AEGISJOBS, NAMESPACES, NODES, PODS, RECORDS, SECRETS, SERVICES, Object
 from aegis_jobcontroller.kubernetes.seen import LABEL_UID, Cluster, JobSeen, PodKey, PodSeen
 from aegis_jobcontroller.kubernetes.status import differs, status
@@ -84,6 +86,11 @@ class Kubernetes:
 
     def has_node(self, name: str) -> bool:
         return any(node.id == name for node in self._nodes.items.values())
+
+    def pending(self, job: Job, world: World) -> JobPending | None:
+        if job.spec.labels.get(CLUSTER_LABEL) != self._cluster_id:
+            return None
+        return pending(job, self.cluster())
 
     async def _identify(self) -> None:
         """The cluster's id is that of its namespace kube-system: jobs of another cluster in the same store are not ours."""
