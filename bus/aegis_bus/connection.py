@@ -86,10 +86,7 @@ class Bus(Supervisor):
     async def call_many(self, subject: str, data: bytes, timeout: float = 5.0) -> list[Reply]:
         """One request, many answers up to a status (Direct Get of several)."""
 
-        async def many(link: Link, left: float) -> list[Reply]:
-            return await link.call_many(subject, data, left)
-
-        return await self._on_link(subject, timeout, many)
+        return await self._on_link(subject, timeout, lambda link, left: link.call_many(subject, data, left))
 
     async def single(self, link: Link, subject: str, data: bytes, headers: Headers | None, timeout: float) -> Reply:
         """One request over this very link."""

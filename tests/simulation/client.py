@@ -156,13 +156,14 @@ class Client:
 
     def _post(self, work: Callable[..., None], *args: Any) -> None:
         """Do `work` at the server when what is sent now arrives there: not before what was sent earlier, not during a cut."""
-        at = self.loop.now + self.network.latency()
+        loop = self.loop
+        at = loop.now + self.network.latency()
         at = at if at > self._to_server else self._to_server
         cut = self.process.cut_until
         self._to_server = at = at if at > cut else cut
         if len(self._under_way) > 64:
-            self._under_way = [handle for handle in self._under_way if handle._when > self.loop.now]
-        self._under_way.append(self.loop.call_at(at, self._arrives, work, args, context=self._nobody))
+            self._under_way = [handle for handle in self._under_way if handle._when > loop.now]
+        self._under_way.append(loop.post(at, self._nobody, self._arrives, (work, args)))
 
     def _arrives(self, work: Callable[..., None], args: tuple[Any, ...]) -> None:
         if not self.network.server.down:
@@ -211,11 +212,12 @@ class Client:
     # --- what the process gets ---------------------------------------------------------------------------------------------------------
 
     def _return(self, work: Callable[..., None], *args: Any) -> None:
-        at = self.loop.now + self.network.latency()
+        loop = self.loop
+        at = loop.now + self.network.latency()
         at = at if at > self._to_client else self._to_client
         cut = self.process.cut_until
         self._to_client = at = at if at > cut else cut
-        self._under_way.append(self.loop.call_at(at, work, *args, context=self._context))
+        self._under_way.append(loop.post(at, self._context, work, args))
 
     def deliver(self, sid: int, subject: str, data: bytes, headers: Headers | None, reply: str) -> None:
         """One message leaves the server for this client."""
@@ -224,7 +226,7 @@ class Client:
         at = at if at > self._to_client else self._to_client
         cut = self.process.cut_until
         self._to_client = at = at if at > cut else cut
-        self._under_way.append(loop.call_at(at, self._received, sid, Msg(subject, data, headers, reply), context=self._context))
+        self._under_way.append(loop.post(at, self._context, self._received, (sid, Msg(subject, data, headers, reply))))
 
     def _received(self, sid: int, msg: Msg) -> None:
         handler = self._handlers.get(sid)

@@ -70,7 +70,7 @@ def play(seeds: Iterable[int], processes: int = 1) -> Iterator[Summary]:
     The children end without a cleanup: to take worlds apart that end in the middle of everything costs as much as to play every eighth of them.
     """
     fork = multiprocessing.get_context("fork")
-    todo, running = iter(chunks(seeds)), dict[Connection, BaseProcess]()
+    todo, running, ended = iter(chunks(seeds)), dict[Connection, BaseProcess](), list[BaseProcess]()
     try:
         while True:
             while len(running) < processes and (chunk := next(todo, None)):
@@ -79,6 +79,8 @@ def play(seeds: Iterable[int], processes: int = 1) -> Iterator[Summary]:
                 child.start()
                 theirs.close()
                 running[ours] = child
+            while ended:  # not before the next ones have begun: it takes a while until all memory of a child is gone
+                ended.pop().join()
             if not running:
                 return
             for ready in wait(list(running)):
@@ -89,7 +91,7 @@ def play(seeds: Iterable[int], processes: int = 1) -> Iterator[Summary]:
                 except EOFError:
                     raise RuntimeError("a process that played seeds has died") from None
                 finally:
-                    child.join()
+                    ended.append(child)
     finally:
         for child in running.values():
             child.kill()

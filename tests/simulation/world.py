@@ -147,6 +147,9 @@ class World:
         self.rng = random.Random(seed)
         self.story: list[str] | None = [] if story else None
         self.loop = Loop()
+        draw = self.rng.random
+        self.latency = lambda: 0.0002 + 0.002 * draw()
+        """Seconds that a message takes, one way."""
         self.options = replace(Options.draw(self.rng), **(scene.options if scene is not None else {}))
         self.check = Check(self)
         self.server = Server(self.loop, self.rng)
@@ -183,9 +186,6 @@ class World:
         self._nobody = self.loop.context_of(None)
 
     # --- small words -------------------------------------------------------------------------------------------------------------------
-
-    def latency(self) -> float:
-        return 0.0002 + 0.002 * self.rng.random()
 
     def later(self, seconds: float, work: Callable[..., Any], *args: Any) -> None:
         self.loop.call_later(seconds, work, *args, context=self._nobody)

@@ -130,10 +130,11 @@ def refusal(job: Job, node: Node, world: World, taken: frozenset[tuple[str, str]
 
 def plan(world: World) -> list[Action]:
     """Everything that should be written now, in order: what ends first, then what is taken as it is, then what begins."""
-    claims = list(_claims(world))
+    nodes = sorted(world.nodes.values(), key=lambda node: natural(node.name))
+    claims = list(_claims(world, nodes))
     adopted = list(_adoptions(world, claims))
     spared = {(assign.node, assign.slot) for assign in adopted}
-    ending = [action for action in _endings(world) if isinstance(action, Retire) or (action.node, action.slot) not in spared]
+    ending = [action for action in _endings(world, nodes) if isinstance(action, Retire) or (action.node, action.slot) not in spared]
     return [*ending, *adopted, *(_beginnings(world, adopted, claims) if world.settled else ())]
 
 
@@ -160,10 +161,10 @@ def _adoptions(world: World, claims: Iterable[Claim]) -> Iterator[Assign]:
             yield Assign(*pod, status.attempt, node.name, status.slot, seq, node.holding(status.slot).seq)
 
 
-def _claims(world: World) -> Iterator[Claim]:
+def _claims(world: World, nodes: Iterable[Node]) -> Iterator[Claim]:
     """What daemons say that runs, of attempts that no record is as new as, where such a word may count: nothing is on record, the agent itself
     has told the state that it runs there, or the job asks everybody what runs."""
-    for node in sorted(world.nodes.values(), key=lambda n: natural(n.name)):
+    for node in nodes:
         for status in node.status.slots if node.status is not None and node.alive and not node.rebooted else ():
             job = world.jobs.get(status.job)
             if status.state != "running" or job is None or job.head.phase.terminal or job.head.uid != status.uid:
@@ -180,8 +181,8 @@ def _claims(world: World) -> Iterator[Claim]:
 # --- endings -------------------------------------------------------------------------------------------------------------------
 
 
-def _endings(world: World) -> Iterator[Action]:
-    for node in sorted(world.nodes.values(), key=lambda n: natural(n.name)):
+def _endings(world: World, nodes: Iterable[Node]) -> Iterator[Action]:
+    for node in nodes:
         for slot in node.names():
             action = _ending(world, node, slot)
             if action is not None:

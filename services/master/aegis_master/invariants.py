@@ -30,8 +30,8 @@ def _expected_counted(head: Head) -> bool:
 
 
 STATE: dict[str, StateRule] = {
-    "ValidPhase": lambda h, _: h.phase in Phase,
-    "ValidInnerPhase": lambda _, pods: all(p.innerPhase in Phase for p in pods),
+    "ValidPhase": lambda h, _: isinstance(h.phase, Phase),
+    "ValidInnerPhase": lambda _, pods: all(isinstance(p.innerPhase, Phase) for p in pods),
     "RecoverCountBound": lambda h, _: 0 <= h.recoverCount <= h.maxRetry + 1,
     "RetriesBound": lambda h, pods: all(0 <= p.retries <= h.maxRetry + 1 for p in pods),
     # exemption: in Restarting the survivors keep the phase they were in
@@ -149,9 +149,12 @@ def broken(state: JobState) -> list[str]:
 
 
 def broken_step(before: JobState, event: Event, after: JobState, now: int) -> list[str]:
-    """Names of the step and state invariants that do not hold; `now` of the step, not before any earlier one."""
+    """Names of the step and state invariants that do not hold; `now` of the step, not before any earlier one.
+
+    A state that has not changed was judged when it was made.
+    """
     names = [name for name, holds in STEP.items() if not holds(before, after)]
     names += _broken_by(before, event, after)
     if not after.head.phase.terminal and total(after.head.ledger, now) != now - after.head.createdAt:
         names.append(f"LedgerExact: {total(after.head.ledger, now)} of {now - after.head.createdAt} ms")
-    return names + broken(after)
+    return names if after is before else names + broken(after)
