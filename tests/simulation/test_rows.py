@@ -165,6 +165,24 @@ def one_is_taken_away_in_the_diagnosis(scene: World) -> None:
     when(scene, phase_is(scene, Phase.TROUBLESHOOTING), leaves, every=MOMENT)
 
 
+def one_is_taken_away_in_the_bootcheck(scene: World) -> None:
+    def leaves() -> None:
+        agent = machine_of(scene, "w2").agent
+        assert agent is not None
+        scene.check.harmed(10.0)
+        agent.terminate()
+
+    when(scene, phase_is(scene, Phase.BOOT_CHECKING), leaves, every=MOMENT)
+
+
+def a_machine_is_off_before_anybody_is_placed(scene: World) -> None:
+    def off() -> None:
+        scene.check.harmed(60.0)
+        next(iter(scene.machines.values())).power_off()
+
+    scene.later(1.0, off)  # all machines are on by then, nobody is placed yet
+
+
 def one_is_lost_again_and_again_while_another_is_awaited(scene: World) -> None:
     def look() -> None:
         scene.check.harmed(1.0)
@@ -236,6 +254,8 @@ ROWS: dict[str, tuple[Then, dict[str, object]]] = {
     "Restarting->Failed placing": (in_phase(Phase.RUN_COMMAND, lambda scene: when_it_runs(scene, lambda: is_off(scene))), THREE),
     "Restarting->Failed boot": (one_is_lost_again_and_again_while_another_is_awaited, THREE),
     "Troubleshooting->Restarting preempted": (one_is_taken_away_in_the_diagnosis, {}),
+    "BootChecking->Restarting preempted": (one_is_taken_away_in_the_bootcheck, {}),
+    "Pending->Failed placing": (a_machine_is_off_before_anybody_is_placed, THREE),
     "Pending->Failed boot": (nobody_stays, {}),
     "Pending->Failed stopped": (in_phase(Phase.PENDING, stop), {}),
     "BootChecking->Failed stopped": (in_phase(Phase.BOOT_CHECKING, stop), {}),

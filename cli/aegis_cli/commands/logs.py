@@ -26,6 +26,8 @@ from aegis_cli.options import Env, command
 from aegis_cli.stack.output import LogLine, WorkerOutput, in_time_order, stored
 
 WORKER = re.compile(r"w(0|[1-9]\d*)")
+SETTLE = 2.0
+"""Seconds without a line after the end of a job: its last ones may still be on their way from the agents."""
 
 
 def register(app: typer.Typer, group: typer.Typer) -> None:
@@ -124,9 +126,12 @@ def _kept(env: Env, detail: api.JobDetail, wanted: keptlogs.Wanted, tail: int, f
             if not following:
                 return True
             client.patient = env.out.note
+            quiet = float("inf")
             async for more in keptlogs.follow(client, name, wanted, cursor, ASK_EVERY):
                 _print(env, more)
-                if not more and (await client.job(name, workers=False)).summary.phase in ("Succeed", "Failed"):
+                if more or (await client.job(name, workers=False)).summary.phase not in ("Succeed", "Failed"):
+                    quiet = float("inf")
+                elif time.monotonic() - (quiet := min(quiet, time.monotonic())) >= SETTLE:
                     return True
         return True
 

@@ -112,7 +112,7 @@ async def test_the_savers_service_tells_what_is_complete_and_is_started_again(
     await until(lambda: any(beat.checkpoint == 7 for beat in master.beats), "the step in a heartbeat")
     await master.order(OrderPhase.QUIT)
     assert await agent.exit_code() == 0
-    await until(lambda: not _command(again), "no service is left")
+    await until(lambda: not _is_service(again, folder), "end of the service")
 
 
 def _is_service(pid: int, folder: Path) -> bool:

@@ -129,7 +129,7 @@ async def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     [
         [PYTHON, "show.py", "--lr", "1e-4", "ä b"],
         [PYTHON, "-u", "-W", "error::UserWarning", "-Xdev", "./show.py"],
-        ["bash", "-c", "python3 -B pkg/../show.py x=1,2"],
+        ["bash", "-c", f"{PYTHON} -B pkg/../show.py x=1,2"],
         [PYTHON, "-I", "{folder}/show.py"],
     ],
 )

@@ -29,6 +29,6 @@ def test_files_of_an_agent_that_are_damaged_count_as_none(tmp_path: Path, data: 
     assert read_exit(files.path) is None and read_status(files.path) is None
 
 
-def test_a_request_to_the_control_socket_nested_too_deeply_is_answered() -> None:
+async def test_a_request_to_the_control_socket_nested_too_deeply_is_answered() -> None:
     control = ControlSocket.__new__(ControlSocket)
-    assert control._answer(DEEP)["ok"] is False
+    assert (await control._answer(DEEP, 1))["ok"] is False
