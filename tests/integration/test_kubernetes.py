@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
+from aegis_agent.handover import Exit
 from aegis_jobcontroller.kubernetes.client import Client, KubeError
 from aegis_jobcontroller.kubernetes.resources import AEGISJOBS, PODS, RECORDS, SECRETS
 from aegis_jobcontroller.kubernetes.resources import NODES as NODE_OBJECTS
@@ -200,7 +202,7 @@ async def test_a_deleted_pod_is_placed_anew_off_the_node_that_is_excluded_and_no
     await lab.when("moved", phase="Succeeded")
 
 
-async def test_a_pod_removed_by_force_is_counted_and_its_place_is_filled_when_its_agent_has_ended(lab: Lab) -> None:
+async def test_a_pod_removed_by_force_is_counted_and_its_place_is_filled_when_its_command_has_ended(lab: Lab) -> None:
     work = await lab.submit("forced")
     job = await lab.job("forced")
     await lab.runs(work, 0)
@@ -208,7 +210,11 @@ async def test_a_pod_removed_by_force_is_counted_and_its_place_is_filled_when_it
     first = lab.kubelet.of(f"{job}-w0-a1")
     await lab.api.delete(PODS, "default", f"{job}-w0-a1", 0)
     await lab.runs(work, 1)
-    assert first.code is not None, "the next attempt began before the one before had ended"
+    await lab.when("forced", phase="Running", restarts="1/2")
+    await until(lambda: first.code is not None, 40, "the agent that was removed leaves by itself")
+    died = msgspec.json.decode((first.folder / "termination").read_bytes(), type=Exit).at
+    began = (work / "w0-i1").stat().st_mtime_ns // 1_000_000
+    assert died <= began, f"the command ran twice: until {died}, and from {began}"
     assert "Forbidden" not in lab.controller.log.read_text()
     (work / "done").touch()
     await lab.when("forced", phase="Succeeded")
