@@ -183,7 +183,7 @@ async def measure(folder: Path, workers: int, rounds: int, idle: float, processe
         measured: list[int] = []
         before = {name: busy(group) for name, group in watched.items()}
         for number in range(1, rounds + 1):
-            crowd.say(f"fail 1 {number - 1}")
+            crowd.say(f"fail {number} {number - 1}")
             await watch.runs(number)
             measured.append(max(seq for seq in watch.orders) - 1)  # the troubleshoot round before this run
             await asyncio.sleep(1.5)

@@ -110,7 +110,7 @@ class Stall:
             for one in self._seen.values():
                 one.stack = one.where = ""
             return None
-        named, why = self._name(present, now)
+        named, why = self._name(present, now, at + limit)
         if not named and self._named is None and silence < limit + SETTLE:
             return None
         if not named and self._named is not None:  # nothing better: who was named stays so
@@ -119,7 +119,8 @@ class Stall:
         self._named = Hung(tuple(sorted(named or present)), f"{what} for {silence:.0f} s; {why}", silence)
         return self._named
 
-    def _name(self, present: Collection[int], now: float) -> tuple[list[int], str]:
+    def _name(self, present: Collection[int], now: float, hung_since: float) -> tuple[list[int], str]:
+        """Workers are compared with each other only by what all said since the run is hung: earlier one may still have been a step behind, by right."""
         seen = {index: one for index, one in self._seen.items() if index in present}
         fresh = {index: one for index, one in seen.items() if now - one.at < FRESH}
         few: Callable[[Collection[int]], bool] = lambda named: 0 < 2 * len(named) <= len(present)  # noqa: E731
@@ -131,11 +132,13 @@ class Stall:
         away = [index for index, one in fresh.items() if one.stack == ELSEWHERE]
         if few(away) and any(one.stack == WAITING for one in fresh.values()):
             return away, f"the others wait for it in a collective, it is in {fresh[away[0]].where}"[:200]
-        steps = {index: one.beat.step for index, one in fresh.items() if one.beat.step >= 0}
-        if steps and len(steps) == len(present) and few(behind := [index for index, step in steps.items() if step == min(steps.values())]):
-            return behind, f"it is at step {min(steps.values())}, the others at {max(steps.values())}"
-        for sign in ("busy", "idle"):
-            odd = [index for index, one in fresh.items() if one.beat.sign == sign]
-            if odd and 4 * len(odd) <= len(present) and len(fresh) == len(present):
-                return odd, f"it is {sign}, the others are not"
+        if len(fresh) == len(present) and all(one.at >= hung_since for one in fresh.values()):
+            steps = {index: one.beat.step for index, one in fresh.items()}
+            slowest, fastest = min(steps.values()), max(steps.values())
+            if slowest >= 0 and few(behind := [index for index, step in steps.items() if step == slowest]):
+                return behind, f"it is at step {slowest}, the others at {fastest}"
+            for sign in ("busy", "idle"):
+                odd = [index for index, one in fresh.items() if one.beat.sign == sign]
+                if odd and 4 * len(odd) <= len(present):
+                    return odd, f"it is {sign}, the others are not"
         return [], "nobody stands out"

@@ -70,6 +70,19 @@ def test_a_stopped_process_is_named_within_a_heartbeat_of_the_limit() -> None:
     assert 130 <= play.found[0][0] <= 136
 
 
+def test_workers_that_spoke_at_different_times_are_not_compared() -> None:
+    """The first to speak was a step behind, by right; nobody is accused of it before all have said how they look now."""
+    stall, spec = Stall(0.0), JobSpec("j", hangSilence=4.0)
+    stall.follow(0, 0.0)
+    for i, step, at in ((0, 91, 99.9), (1, 92, 100.1), (2, 92, 100.2)):
+        stall.beat(i, beat(step, 0.1, sign="idle" if i == 0 else "busy"), at)
+    assert all(stall.tick(spec, range(3), now) is None for now in (101.0, 103.0, 104.5))
+    for i, sign, at in ((0, "idle", 104.9), (1, "stopped", 105.1), (2, "idle", 105.2)):
+        stall.beat(i, beat(92, at - 100.0, sign=sign), at)
+        hung = stall.tick(spec, range(3), at)
+        assert (hung.indexes if hung else ()) == ((1,) if i else ()), f"after w{i} spoke"
+
+
 def test_a_worker_that_is_not_heard_is_named() -> None:
     play = Play()
     play.run(0, 100, 100)
