@@ -13,6 +13,7 @@ test: $(VENV)/.ready
 	$(BIN)/python -m pytest -m "not integration" -n 3 --dist loadfile tests
 
 test-integration: $(VENV)/.ready
+	tests/integration/support/packages.sh
 	$(BIN)/python -m pytest -m integration tests
 
 # Once per machine, into a cache outside of the tree; without it the tests on a real Kubernetes are skipped, and say so.

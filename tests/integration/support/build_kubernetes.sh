@@ -11,6 +11,7 @@ command -v etcd >/dev/null || ready=no
 [ $ready = yes ] && { echo "$BIN"; exit 0; }
 
 export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
 apt-get install -y --no-install-recommends golang-1.19-go rsync jq make etcd-server golang-github-modern-go-reflect2-dev >/dev/null
 mkdir -p "$LAB/src" "$BIN"
 cd "$LAB/src"
