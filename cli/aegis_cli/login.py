@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Mapping
 
 from aegis_cli.errors import CliError
+
+
+PATIENCE = 5.0
+"""Seconds that `scontrol ping` may take; a cluster that does not answer so long is one."""
 
 
 def is_login_node(environ: Mapping[str, str], slurm: bool) -> bool:
@@ -15,7 +20,14 @@ def is_login_node(environ: Mapping[str, str], slurm: bool) -> bool:
 
 
 def slurm_here() -> bool:
-    return shutil.which("scontrol") is not None
+    """Slurm's commands are here and know a cluster, up or not: packages without any configuration make no login node."""
+    if shutil.which("scontrol") is None:
+        return False
+    try:
+        said = subprocess.run(["scontrol", "ping"], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return True
+    return said.returncode == 0 or "Slurmctld" in said.stdout
 
 
 def refuse_login_node() -> None:

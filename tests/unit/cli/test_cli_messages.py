@@ -123,6 +123,15 @@ def test_e114_nothing_is_started_on_a_login_node(tmp_path: Path, monkeypatch: py
     assert "E114 login node" in aegis("doctor", "--platform", "local")[1]
 
 
+def test_commands_of_slurm_that_know_no_cluster_make_no_login_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "scontrol"
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    for script, here in (("echo fatal >&2; exit 1", False), ("echo Slurmctld at c1 is DOWN; exit 1", True), ("exit 0", True)):
+        tool.write_text(f"#!/bin/sh\n{script}\n")
+        tool.chmod(0o755)
+        assert login.slurm_here() is here, script
+
+
 def test_e113_one_machine_has_a_bound_on_virtual_nodes() -> None:
     status, err = refused("run", "-N", "65", "--", "true")
     assert status == codes.NEGATIVE
