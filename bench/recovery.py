@@ -2,10 +2,10 @@
 
     python bench/recovery.py [--rounds 20] [--ranks 2] [--json FILE] [--ft-launcher FOLDER]
 
-FOLDER holds an unpacked nvidia-resiliency-ext (`pip install --no-deps --target FOLDER nvidia-resiliency-ext==0.4.1`). All run the same unchanged
-script (`train_ddp.py`, gloo, CPU). The kill comes after 20 steps; with --warm not before the standby says that it is ready. torchrun and
-ft_launcher run with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: with its default,
-torch 2.13 meets the dead incarnation's keys again and burns restarts. Printed, as medians over the rounds (seconds):
+FOLDER holds an unpacked nvidia-resiliency-ext (`pip install --no-deps --target FOLDER nvidia-resiliency-ext==0.4.1 defusedxml`).
+All run the same unchanged script (`train_ddp.py`, gloo, CPU). The kill comes after 20 steps; with --warm not before the standby says that it
+is ready. torchrun and ft_launcher run with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: with its default, torch 2.13 meets the dead incarnation's keys
+again and burns restarts. Printed, as medians over the rounds (seconds):
 
     total     kill -> first step of all ranks of the next incarnation
     respawn   kill -> last new process exists: the launcher's own share

@@ -14,8 +14,8 @@ from typing import NamedTuple
 VARIABLE = "AEGIS_SCOPE"
 
 
-def _read(path: str, size: int) -> bytes:
-    """The first `size` bytes of a file of /proc; b"" when the process is gone or not ours. Bare system calls: a sweep reads hundreds."""
+def contents(path: str, size: int = 65536) -> bytes:
+    """The first `size` bytes of a file of /proc or /sys; b"" when it is gone or not ours. Bare system calls: a sweep reads hundreds."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -47,7 +47,7 @@ def scope_prefix(uid: str, pod: str, attempt: int | None = None) -> str:
 
 def live(pid: int | str) -> Proc | None:
     """The process if it lives. A zombie does not, unless threads of it still run (a leader that called pthread_exit)."""
-    text = _read(f"/proc/{pid}/stat", 1024)
+    text = contents(f"/proc/{pid}/stat", 1024)
     if not text:
         return None
     fields = text[text.rfind(b")") + 2 :].split()
@@ -60,6 +60,15 @@ def start_ticks(pid: int) -> int | None:
     """Start time of a live process, in clock ticks since boot; None when it is gone."""
     proc = live(pid)
     return proc.start if proc else None
+
+
+def stat(pid: int) -> tuple[str, int] | None:
+    """(state, user and system ticks) of a process, a zombie too; None when it is gone."""
+    text = contents(f"/proc/{pid}/stat", 1024)
+    if not text:
+        return None
+    fields = text[text.rfind(b")") + 2 :].split()
+    return fields[0].decode(), int(fields[11]) + int(fields[12])
 
 
 def processes() -> dict[int, Proc]:
@@ -96,7 +105,7 @@ def _below(children: dict[int, list[int]], roots: Iterable[int]) -> set[int]:
 
 def carries(pid: int, prefix: str, *, whole: bool = False) -> bool:
     """Whether the environment of `pid` names a scope that begins with `prefix` (or is it, with `whole`). False when it may not be read."""
-    environ = _read(f"/proc/{pid}/environ", 1 << 18)
+    environ = contents(f"/proc/{pid}/environ", 1 << 18)
     wanted = f"{VARIABLE}={prefix}".encode()
     if environ.startswith(wanted):
         at = 0

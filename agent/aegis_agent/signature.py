@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from aegis_agent.procs import stat
+
 STOPPED, BLOCKED, BUSY, IDLE = "stopped", "blocked", "busy", "idle"
 BUSY_SHARE = 0.3
 """Cores that the tree of a run uses, above which it is busy: who spins in a collective uses one, who waits in a poll next to none."""
@@ -23,17 +25,6 @@ class Look:
     sign: str = ""
     cpu: float = -1.0
     pid: int = 0
-
-
-def _stat(pid: int) -> tuple[str, int] | None:
-    """(state, user and system ticks) of a live process."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read(1024)
-    except OSError:
-        return None
-    fields = text[text.rfind(b")") + 2 :].split()
-    return fields[0].decode(), int(fields[11]) + int(fields[12])
 
 
 def _children(pid: int) -> list[int]:
@@ -59,7 +50,7 @@ class Signature:
         stack = list(roots)
         while stack and len(states) < MOST:
             pid = stack.pop()
-            if pid in states or (found := _stat(pid)) is None:
+            if pid in states or (found := stat(pid)) is None:
                 continue
             states[pid], ticks[pid] = found
             stack += _children(pid)

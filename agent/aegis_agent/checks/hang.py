@@ -12,7 +12,7 @@ from typing import Any
 
 from aegis_agent.checks.answer import Answer, run
 from aegis_agent.checks.settings import Settings
-from aegis_agent.procs import VARIABLE, processes
+from aegis_agent.procs import VARIABLE, processes, stat
 
 WINDOW = 1.0
 OURS = ("agent", "check")
@@ -30,17 +30,6 @@ def scope_of(pid: int) -> str:
     return next((word[len(mark) :].decode("utf-8", "replace") for word in words if word.startswith(mark)), "")
 
 
-def state(pid: int) -> tuple[str, int] | None:
-    """(state, ticks of CPU) of a process."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read(1024)
-    except OSError:
-        return None
-    fields = text[text.rfind(b")") + 2 :].split()
-    return fields[0].decode(), int(fields[11]) + int(fields[12])
-
-
 def trainings(prefix: str) -> dict[int, str]:
     """Processes of trainings whose scope begins with `prefix` (all, when it is empty)."""
     me, found = os.getpid(), {}
@@ -55,9 +44,9 @@ def examine(answer: Answer, settings: Settings, context: dict[str, Any]) -> str:
     pids = trainings(str(context.get("scope", "")))
     if not pids:
         return "not applicable: no training runs here"
-    before = {pid: found for pid in pids if (found := state(pid)) is not None}
+    before = {pid: found for pid in pids if (found := stat(pid)) is not None}
     time.sleep(WINDOW)
-    after = {pid: found for pid in before if (found := state(pid)) is not None}
+    after = {pid: found for pid in before if (found := stat(pid)) is not None}
     used = sum(ticks - before[pid][1] for pid, (_, ticks) in after.items()) / os.sysconf("SC_CLK_TCK") / WINDOW
     answer.values |= {"processes": float(len(after)), "cores": round(used, 2)}
     for pid, (sign, _) in after.items():

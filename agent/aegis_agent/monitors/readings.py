@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from aegis_agent.procs import contents
+
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 MOST = 512
@@ -44,23 +46,10 @@ class Gpus:
     temperature: tuple[float, ...] = ()
 
 
-def _read(path: str, size: int = 65536) -> bytes:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        return os.read(fd, size)
-    except OSError:
-        return b""
-    finally:
-        os.close(fd)
-
-
 def network_bytes(root: str = "/") -> float:
     """Sent and received over every interface but lo, and over RDMA ports (their counters are in units of four bytes)."""
     total = 0
-    for line in _read(f"{root}proc/net/dev").splitlines()[2:]:
+    for line in contents(f"{root}proc/net/dev").splitlines()[2:]:
         name, _, rest = line.partition(b":")
         fields = rest.split()
         if name.strip() != b"lo" and len(fields) >= 9:
@@ -72,7 +61,7 @@ def network_bytes(root: str = "/") -> float:
         ports = []
     for port in ports:
         for counter in ("port_xmit_data", "port_rcv_data"):
-            text = _read(f"{port}/counters/{counter}", 64).strip()
+            text = contents(f"{port}/counters/{counter}", 64).strip()
             total += 4 * int(text) if text.isdigit() else 0
     return float(total)
 
@@ -80,10 +69,10 @@ def network_bytes(root: str = "/") -> float:
 def memory_limit(root: str = "/") -> float:
     """Bytes that this machine, or the container, has."""
     total = 0.0
-    for line in _read(f"{root}proc/meminfo").splitlines():
+    for line in contents(f"{root}proc/meminfo").splitlines():
         if line.startswith(b"MemTotal:"):
             total = int(line.split()[1]) * 1024.0
-    text = _read(f"{root}sys/fs/cgroup/memory.max", 64).strip()
+    text = contents(f"{root}sys/fs/cgroup/memory.max", 64).strip()
     return min(total, float(text)) if text.isdigit() else total
 
 
@@ -91,12 +80,12 @@ def of_processes(pids: Iterable[int], root: str = "/") -> Counted:
     """The sum over `pids`; what cannot be read counts nothing."""
     ticks = pages = read = written = 0
     for pid, _ in zip(pids, range(MOST), strict=False):
-        text = _read(f"{root}proc/{pid}/stat", 1024)
+        text = contents(f"{root}proc/{pid}/stat", 1024)
         fields = text[text.rfind(b")") + 2 :].split()
         if len(fields) > 21:
             ticks += int(fields[11]) + int(fields[12])
             pages += int(fields[21])
-        for line in _read(f"{root}proc/{pid}/io", 1024).splitlines():
+        for line in contents(f"{root}proc/{pid}/io", 1024).splitlines():
             name, _, value = line.partition(b": ")
             if name == b"read_bytes":
                 read += int(value)
@@ -106,18 +95,18 @@ def of_processes(pids: Iterable[int], root: str = "/") -> Counted:
 
 
 def of_machine(root: str = "/") -> Counted:
-    first = _read(f"{root}proc/stat", 4096).splitlines()[:1]
+    first = contents(f"{root}proc/stat", 4096).splitlines()[:1]
     fields = [int(word) for word in first[0].split()[1:9]] if first else [0] * 8
     busy = sum(fields) - fields[3] - fields[4]
     used = total = 0
-    for line in _read(f"{root}proc/meminfo").splitlines():
+    for line in contents(f"{root}proc/meminfo").splitlines():
         name, _, rest = line.partition(b":")
         if name == b"MemTotal":
             total = int(rest.split()[0]) * 1024
         elif name == b"MemAvailable":
             used = total - int(rest.split()[0]) * 1024
     read = written = 0
-    for line in _read(f"{root}proc/diskstats").splitlines():
+    for line in contents(f"{root}proc/diskstats").splitlines():
         words = line.split()
         if len(words) > 9 and os.path.isdir(f"{root}sys/block/{words[2].decode()}") and not words[2].startswith((b"loop", b"ram", b"dm-", b"md")):
             read += int(words[5]) * 512
