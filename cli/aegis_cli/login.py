@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 from aegis_cli.errors import CliError
 
-
 PATIENCE = 5.0
 """Seconds that `scontrol ping` may take; a cluster that does not answer so long is one."""
 

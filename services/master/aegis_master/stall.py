@@ -120,7 +120,7 @@ class Stall:
         return self._named
 
     def _name(self, present: Collection[int], now: float, hung_since: float) -> tuple[list[int], str]:
-        """Workers are compared with each other only by what all said since the run is hung: earlier one may still have been a step behind, by right."""
+        """Workers are compared only by what all said since the run is hung: earlier one may still have been a step behind, by right."""
         seen = {index: one for index, one in self._seen.items() if index in present}
         fresh = {index: one for index, one in seen.items() if now - one.at < FRESH}
         few: Callable[[Collection[int]], bool] = lambda named: 0 < 2 * len(named) <= len(present)  # noqa: E731
