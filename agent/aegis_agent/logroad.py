@@ -1,7 +1,8 @@
 """The way of a worker's lines to the store (stream LOGS): numbered batches, one at a time in their order, spooled to disk while the road is away.
 
 Nothing here is waited for by the training. At most `MEMORY` bytes wait in memory; what is more goes to the spool in whole pieces; beyond the spool's
-limit the oldest lines are given up, and the next batch says how many. Owns the spool folder. Writes `aegis.job.<j>.log.<pod>`.
+limit the oldest lines are given up, and the next batch says how many. What a killed agent left in the spool goes first, under its own numbers.
+Owns the spool folder. Writes `aegis.job.<j>.log.<pod>`.
 """
 
 from __future__ import annotations
@@ -61,8 +62,10 @@ class LogRoad:
         self.given_up = 0
         """Lines that were given up, in all."""
         self._changed = asyncio.Event()
+        self._under_way: Piece | None = None
         self._idle = asyncio.Event()
-        self._idle.set()
+        if spool is None or not spool.files:
+            self._idle.set()
         self._hurry = False
         self._closed = False
 
@@ -135,15 +138,25 @@ class LogRoad:
     async def pump(self) -> None:
         """Send for ever, one batch after the other."""
         while True:
-            piece = await self._piece()
-            head = msgspec.structs.replace(self._head, first=self._next, dropped=self._given_up)
+            piece = self._under_way = await self._piece()
+            boot, first = (piece.boot, piece.first) if piece.boot else (self._head.boot, self._next)
+            head = msgspec.structs.replace(self._head, boot=boot, first=first, dropped=self._given_up)
             told, self._given_up = self._given_up, 0
+            if piece.at >= 0 and self._spool is not None:
+                await self._note(self._spool, piece, boot, first)
             data = encode(head)[:-1] + b',"lines":[' + piece.data + b"]}"
-            if await self._send(data, f"{self._secret}-{self._next}"):
-                self._next += piece.lines
+            if await self._send(data, f"{self._secret}-{boot}-{first}"):
+                self._next += 0 if piece.boot else piece.lines
             else:
                 self._given_up += told
                 self._give_up(piece.lines)
+            self._under_way = None
+
+    async def _note(self, spool: Spool, piece: Piece, boot: str, first: int) -> None:
+        try:
+            await asyncio.to_thread(spool.sending, piece, boot, first)
+        except OSError as error:  # should we be killed now, one piece may be stored twice
+            log.info("the spool of the lines: %s", error)
 
     async def _piece(self) -> Piece:
         """The oldest lines that wait."""
@@ -158,6 +171,8 @@ class LogRoad:
                 self._give_up(lost)
                 self._oldest.extend(pieces)
                 continue
+            if self._spool is not None:
+                self._spool.done()
             if self._ready:
                 return self._take_ready()
             if self._open:
@@ -207,6 +222,25 @@ class LogRoad:
             return True
         except TimeoutError:
             return False
+
+    async def leave(self) -> None:
+        """The agent goes: what still waits is left on the disk for who takes its place. Nothing more is taken, and nothing sent."""
+        if self._closed:
+            return
+        self._end_batch()
+        if self._spilling is not None:
+            await asyncio.wait({self._spilling})
+        self._closed = True
+        if self._spool is None or self._idle.is_set():
+            return self.close()
+        under_way = self._under_way
+        try:
+            if under_way is not None and under_way.at < 0:
+                await asyncio.to_thread(self._spool.put_first, under_way, self._head.boot, self._next)
+            if self._ready:
+                await asyncio.to_thread(self._spool.put, list(self._ready))
+        except OSError as error:
+            log.warning("the spool of the lines: %s", error)
 
     def close(self) -> None:
         """Nobody will ever read: take no more lines, forget what waits."""

@@ -1,6 +1,7 @@
 """Batches of lines on disk, oldest first, within a limit. Blocking: one thread may put while another takes.
 
-Owns its folder: what an earlier agent left there is removed, since its numbers went with it.
+Owns its folder. What an agent of the same worker left there, since it was killed or had to leave, is taken over: `sending` says which piece was
+on its way and under which numbers, so that it goes again under the same ones and the store drops what it has. What somebody else left is removed.
 """
 
 from __future__ import annotations
@@ -9,22 +10,39 @@ import shutil
 import struct
 import threading
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import msgspec
+from aegis_proto.logs import MAX_BATCH
 
 SPOOL_DIR = "spool"
 LIMIT = 256 << 20
 """Bytes on disk."""
+OWNER_FILE, SENDING_FILE = "owner", "sending"
 _HEAD = struct.Struct("<II")
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The lines of one message: how many, and their JSON without the brackets."""
+    """The lines of one message: how many, and their JSON without the brackets. `at`: its place in the file that was taken last; `boot` and `first`:
+    under which numbers an earlier agent has begun to send it."""
 
     lines: int
     data: bytes
+    at: int = field(default=-1, compare=False)
+    boot: str = field(default="", compare=False)
+    first: int = field(default=0, compare=False)
+
+
+class Sending(msgspec.Struct, frozen=True):
+    """What is on its way: piece `at` of `file`, as lines `first` and following of `boot`."""
+
+    file: str
+    at: int
+    boot: str
+    first: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,61 +53,119 @@ class _File:
 
 
 class Spool:
-    """`put` and `take`; OSError when the disk refuses a write."""
+    """`put` and `take`; OSError when the disk refuses a write. `owner`: whose lines these are; "" takes nothing over."""
 
-    def __init__(self, folder: Path, limit: int = LIMIT) -> None:
-        self._folder, self._limit = folder, limit
+    def __init__(self, folder: Path, limit: int = LIMIT, owner: str = "") -> None:
+        self._folder, self._limit, self._owner = folder, limit, owner
         self.files: deque[_File] = deque()
         self._n = 0
         self._lock = threading.Lock()
+        self._taken: _File | None = None
+        self._left: Sending | None = None
+        try:
+            if owner and (folder / OWNER_FILE).read_text() == owner:
+                self._adopt()
+                return
+        except (OSError, UnicodeDecodeError):
+            pass
         shutil.rmtree(folder, ignore_errors=True)
 
     @property
     def size(self) -> int:
         return sum(file.size for file in self.files)
 
+    def _adopt(self) -> None:
+        try:
+            self._left = msgspec.json.decode((self._folder / SENDING_FILE).read_bytes(), type=Sending)
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            self._left = None
+        for path in sorted(path for path in self._folder.iterdir() if path.name.isdecimal() and path.is_file() and not path.is_symlink()):
+            skip = self._left.at if self._left is not None and self._left.file == path.name else 0
+            with path.open("rb") as file:
+                lines = sum(lines for n, (lines, _) in enumerate(_heads(file.read())) if n >= skip)
+            self._n = max(self._n, int(path.name))
+            self.files.append(_File(path, lines, path.stat().st_size))
+
     def put(self, pieces: Sequence[Piece]) -> int:
         """Append; lines that had to be given up for it, the oldest."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._n += 1
-        path = self._folder / f"{self._n:08d}"
-        data = b"".join(_HEAD.pack(piece.lines, len(piece.data)) + piece.data for piece in pieces)
-        try:
-            path.write_bytes(data)
-        except OSError:
-            path.unlink(missing_ok=True)
-            raise
+        file = self._write(f"{self._n:08d}", pieces)
         lost = 0
         with self._lock:
-            self.files.append(_File(path, sum(piece.lines for piece in pieces), len(data)))
+            self.files.append(file)
             while self.size > self._limit and len(self.files) > 1:
                 oldest = self.files.popleft()
                 oldest.path.unlink(missing_ok=True)
                 lost += oldest.lines
         return lost
 
+    def put_first(self, piece: Piece, boot: str, first: int) -> None:
+        """Before all others: it is on its way already, under these numbers."""
+        file = self._write(f"{0:08d}", [piece])
+        self._note(Sending(file.path.name, 0, boot, first))
+
+    def _write(self, name: str, pieces: Sequence[Piece]) -> _File:
+        if not self._folder.is_dir():
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (self._folder / OWNER_FILE).write_text(self._owner)
+        path = self._folder / name
+        data = b"".join(_HEAD.pack(piece.lines, len(piece.data)) + piece.data for piece in pieces)
+        try:
+            path.write_bytes(data)
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+        return _File(path, sum(piece.lines for piece in pieces), len(data))
+
     def take(self) -> tuple[list[Piece], int]:
-        """(the pieces of the oldest file, which is gone then; lines that could not be read)."""
+        """(the pieces of the oldest file, lines that could not be read). The file stays until `done`, or the next `take`."""
+        self.done()
         with self._lock:
             if not self.files:
                 return [], 0
-            file = self.files.popleft()
-        pieces: list[Piece] = []
+            file = self._taken = self.files.popleft()
         try:
             data = file.path.read_bytes()
-            file.path.unlink(missing_ok=True)
         except OSError:
             return [], file.lines
-        at = 0
-        while at + _HEAD.size <= len(data):
-            lines, size = _HEAD.unpack_from(data, at)
-            at += _HEAD.size + size
-            if at > len(data):
-                break
-            pieces.append(Piece(lines, data[at - size : at]))
+        pieces = [Piece(lines, data[at : at + size], n) for n, (lines, (at, size)) in enumerate(_heads(data))]
+        left, self._left = self._left, None
+        if left is not None and left.file == file.path.name:
+            pieces = pieces[max(0, left.at) :]
+            pieces[:1] = [replace(piece, boot=left.boot, first=left.first) for piece in pieces[:1]]
         return pieces, file.lines - sum(piece.lines for piece in pieces)
+
+    def sending(self, piece: Piece, boot: str, first: int) -> None:
+        """A piece of the file that was taken is about to be sent under these numbers."""
+        if self._taken is not None:
+            self._note(Sending(self._taken.path.name, piece.at, boot, first))
+
+    def _note(self, sending: Sending) -> None:
+        partial = self._folder / f".{SENDING_FILE}"
+        partial.write_bytes(msgspec.json.encode(sending))
+        partial.replace(self._folder / SENDING_FILE)
+
+    def done(self) -> None:
+        """All pieces of the file that was taken are stored."""
+        taken, self._taken = self._taken, None
+        if taken is not None:
+            taken.path.unlink(missing_ok=True)
+            (self._folder / SENDING_FILE).unlink(missing_ok=True)
 
     def clear(self) -> None:
         """Nothing of it is needed any more."""
         self.files.clear()
+        self._taken = None
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _heads(data: bytes) -> Iterator[tuple[int, tuple[int, int]]]:
+    """(lines, (where, bytes)) of every whole piece; a file that was cut, or is none of ours, ends there."""
+    at = 0
+    while at + _HEAD.size <= len(data):
+        lines, size = _HEAD.unpack_from(data, at)
+        at += _HEAD.size
+        if at + size > len(data) or size > MAX_BATCH or lines > size:
+            return
+        yield lines, (at, size)
+        at += size

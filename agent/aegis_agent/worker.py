@@ -91,7 +91,7 @@ class Worker:
         self._end = asyncio.get_running_loop().create_future()
         hello(self.task)
         await self.exec.open(self._on_signal, self.status)
-        self.road = LogRoad(self.task, self.boot, self.uplink.publish, Spool(self.exec.state_dir / SPOOL_DIR) if self.exec.state_dir else None)
+        self.road = LogRoad(self.task, self.boot, self.uplink.publish, await asyncio.to_thread(self._spool))
         self.exec.road = self.road
         if self.uplink.hopeless:
             self._go_plain("no address of a credentials service")
@@ -114,12 +114,17 @@ class Worker:
             await self.reports.flush(FLUSH)
         if self.uplink.connected and not self.plain:
             await self.road.flush(FLUSH)
-        self.road.close()
         for task in tasks[:2]:
             task.cancel()
+        await self.road.leave()
         await self.uplink.close()
         await self.exec.close(last)
         return last.code
+
+    def _spool(self) -> Spool | None:
+        """Where lines wait while the bus is away; what an agent of this worker left there goes on."""
+        folder = self.exec.state_dir
+        return Spool(folder / SPOOL_DIR, owner=f"{self.task.uid}.{self.task.pod}") if folder is not None else None
 
     def _leave(self, code: int, reason: str, message: str = "") -> None:
         if self._end is not None and not self._end.done():

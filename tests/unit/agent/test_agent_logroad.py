@@ -124,7 +124,7 @@ async def test_while_the_road_is_away_lines_lie_on_disk_and_all_come_in_order(tm
         feed.take(b"later %d\n" % n)
     assert await road.flush(20)
     assert store.texts() == [*wanted, *(f"later {n}" for n in range(100))]
-    assert road.given_up == 0 and numbered(store.batches) and not list((tmp_path / "spool").iterdir())
+    assert road.given_up == 0 and numbered(store.batches) and [path.name for path in (tmp_path / "spool").iterdir()] == ["owner"]
     pump.cancel()
 
 
@@ -205,8 +205,83 @@ def test_a_spool_that_is_cut_or_gone_says_how_many_lines_are_missing(tmp_path: P
     assert spool.take() == ([], 7) and spool.take() == ([], 0)
     left = tmp_path / "s" / "00000009"
     left.write_bytes(b"of an earlier agent")
-    Spool(tmp_path / "s")
+    Spool(tmp_path / "s", owner="u1.w1")
     assert not left.exists()
+
+
+async def killed(folder: Path, stored: int, answered: int) -> list[LogBatch]:
+    """An agent that spooled 3,000 lines and was killed while it waited for the next answer; `stored` of its batches are in the store."""
+    store = Store()
+    road = LogRoad(TASK, "b1", store.publish, Spool(folder, owner="u1.w1"))
+    feed = road.feed(0, 0, "out")
+    for k in range(3_000):
+        feed.take(b"%06d" % k + b"x" * 200 + b"\n")
+        await asyncio.sleep(0)
+    await wait_for(lambda: road._spilling is None and road._spool is not None and road._spool.files)
+
+    asked = 0
+
+    async def publish(subject: str, data: bytes, msg_id: str) -> None:
+        nonlocal asked
+        asked += 1
+        if asked <= stored:
+            store.batches.append(decode(LogBatch, data))
+        if asked > answered:
+            await asyncio.Event().wait()
+
+    road._publish = publish
+    pump = asyncio.create_task(road.pump())
+    await wait_for(lambda: asked == answered + 1)
+    await wait_for((folder / "sending").exists)
+    pump.cancel()
+    await asyncio.gather(pump, return_exceptions=True)
+    return store.batches
+
+
+@pytest.mark.parametrize(("stored", "answered"), [(0, 0), (1, 0), (2, 1), (4, 3), (5, 5), (99, 7)])
+async def test_what_a_killed_agent_left_on_disk_its_successor_sends_and_the_store_keeps_it_once(
+    tmp_path: Path, small: None, stored: int, answered: int
+) -> None:
+    batches = await killed(tmp_path / "spool", stored, answered)
+    store = Store()
+    store.up.set()
+    road = LogRoad(TASK, "b2", store.publish, Spool(tmp_path / "spool", owner="u1.w1"))
+    feed = road.feed(0, 1, "out")
+    feed.take(b"of the successor\n")
+    pump = asyncio.create_task(road.pump())
+    assert await road.flush(20)
+    pump.cancel()
+    last: dict[str, int] = {}
+    kept: list[str] = []
+    for batch in (*batches, *store.batches):  # as the store keeps them: numbers of a boot only rise
+        for n, line in enumerate(batch.lines, batch.first):
+            if n > last.get(batch.boot, 0):
+                last[batch.boot] = n
+                kept.append(line.text[:6])
+    spooled = [text for text in kept if text.isdecimal()]
+    assert spooled == [f"{k:06d}" for k in range(len(spooled))] and len(spooled) >= 2_400, "what lay in memory is gone with it"
+    assert kept[-1] == "of the" and not list((tmp_path / "spool").glob("0*"))
+    assert numbered([batch for batch in store.batches if batch.boot == "b2"])
+
+
+async def test_an_agent_that_leaves_while_the_road_is_away_leaves_everything_to_its_successor(tmp_path: Path, small: None) -> None:
+    away, store = Store(), Store()
+    store.up.set()
+    road = LogRoad(TASK, "b1", away.publish, Spool(tmp_path / "spool", owner="u1.w1"))
+    pump = asyncio.create_task(road.pump())
+    road.feed(0, 0, "out").take(b"one\ntwo\n")
+    await wait_for(lambda: road._under_way is not None)
+    road.feed(0, 0, "err").take(b"three\n")
+    pump.cancel()
+    await road.leave()
+    after = LogRoad(TASK, "b2", store.publish, Spool(tmp_path / "spool", owner="u1.w1"))
+    pump = asyncio.create_task(after.pump())
+    assert await after.flush(10)
+    pump.cancel()
+    assert [(batch.boot, batch.first, [line.text for line in batch.lines]) for batch in store.batches] == [
+        ("b1", 1, ["one", "two"]),
+        ("b2", 1, ["three"]),
+    ]
 
 
 async def wait_for(what: object) -> None:
