@@ -32,6 +32,7 @@ from aegis_bus.settings import (
     NetmonSettings,
     NotifySettings,
     ServiceSettings,
+    masked,
 )
 
 SYSTEM_FILE = Path("/etc/aegis/aegis.toml")
@@ -68,9 +69,9 @@ class Config:
         return self.origins.get(key, "default")
 
     def rows(self) -> Iterator[tuple[str, Any, str]]:
-        """(key, value, origin) of every setting, for `aegis config show --origin`."""
-        for key, (section, name, _) in KEYS.items():
-            yield key, getattr(getattr(self, section), name), self.origin(key)
+        """(key, value, origin) of every setting, for `aegis config show --origin`. Secrets are masked."""
+        for key, (section, name, item) in KEYS.items():
+            yield key, masked(getattr(getattr(self, section), name), whole="secret" in item.metadata), self.origin(key)
 
 
 def camel(name: str) -> str:
