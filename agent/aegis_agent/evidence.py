@@ -1,96 +1,55 @@
-"""Evidence of a hang, taken while the run is marked and nothing is stopped: flight records first (they need no stacks), then stacks, grouped.
+"""Evidence of a hang, taken while the run is marked and nothing is stopped: flight records first (they need no stacks), then stacks and NCCL's RAS,
+each looked at twice: what moves in between is slow, what does not is stuck.
 
 Flight records: one byte into the pipe of each rank, where torch's watchdog listens (TORCH_NCCL_DEBUG_INFO_PIPE_FILE). Stacks: py-spy, which reads
-from outside and pauses nothing, where it is installed and may. Writes `stacks.txt` into the log folder of the run; tells the master whether this
-worker waits in a collective or is elsewhere, and where. A worker without stacks says nothing: absence is no finding.
+from outside and pauses nothing, where it is installed and may. Writes `stacks.txt` into the log folder of the run; tells the master at once whether
+this worker waits in a collective or is elsewhere, and where; sends both looks to the store (BLOBS). A worker without stacks says nothing: absence is
+no finding.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import shutil
-import signal
-import subprocess
 import sys
-import tempfile
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
+from aegis_bus.errors import BusError
+from aegis_proto.blobs import BlobKind
+from aegis_proto.looks import RankStack, RasLooks, Stacks
+from aegis_proto.messages import encode
 from aegis_proto.phases import OrderPhase
 
+from aegis_agent import blobs, ras
 from aegis_agent.companions import Companion
-from aegis_agent.env import without_secrets
-from aegis_agent.procs import descendants, processes
+from aegis_agent.handover import now_ms
+from aegis_agent.looking import output_of
+from aegis_agent.procs import Proc, descendants, processes, variable
+from aegis_agent.stacks import Stack, grouped, read
 
 if TYPE_CHECKING:
     from aegis_agent.runner import Run
     from aegis_agent.worker import Worker
 
+log = logging.getLogger(__name__)
+
 TAKE = 10.0
 """Seconds that the stacks of one process may take."""
+BETWEEN = 10.0
+"""Seconds between two looks: ByteRobust's (SOSP 2025)."""
 MOST = 16
 """Processes of one worker whose stacks are taken: its ranks come first."""
 MOST_BYTES = 4 << 20
-DEPTH = 8
-"""Innermost frames of a thread that say what it waits for."""
-COLLECTIVE_FILES = ("torch/distributed/", "torch/nn/parallel/distributed.py", "deepspeed/comm/", "horovod/")
-"""Where the python side of a collective lies. A frame here means that this rank waits for the others."""
-COLLECTIVE_NAMES = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "all_to_all", "recv", "send", "wait_tensor"})
+ASKERS = 3
+"""Workers that ask NCCL's RAS: each answer tells of the whole job."""
 PIPE_VARIABLE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
-
-
-class Frame(msgspec.Struct, frozen=True):
-    name: str
-    filename: str = ""
-    line: int = 0
-
-    @property
-    def where(self) -> str:
-        return f"{self.name} ({self.filename.rsplit('/', 1)[-1]}:{self.line})"
-
-
-class Thread(msgspec.Struct, frozen=True):
-    """One thread as `py-spy dump --json` tells it, innermost frame first."""
-
-    frames: list[Frame] = []
-    thread_name: str | None = None
-    pid: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Stack:
-    """The main thread of one process. `waiting`: inside of a collective; `where`: innermost frame of the user's own code, else innermost of all."""
-
-    waiting: bool
-    where: str
-
-
-def read(text: str) -> Stack | None:
-    """The main thread in the output of `py-spy dump --json`, None when there is none. ValueError when it is not that."""
-    try:
-        threads = msgspec.json.decode(text, type=list[Thread])
-    except msgspec.MsgspecError as error:
-        raise ValueError(f"not the output of py-spy dump --json: {error}") from None
-    main = next((thread for thread in threads if thread.thread_name == "MainThread"), threads[0] if threads else None)
-    if main is None or not main.frames:
-        return None
-    inner = main.frames[:DEPTH]
-    waiting = any(part in frame.filename for frame in inner for part in COLLECTIVE_FILES) or any(frame.name in COLLECTIVE_NAMES for frame in inner)
-    own = next((frame for frame in main.frames if "site-packages" not in frame.filename and "/lib/python" not in frame.filename), main.frames[0])
-    return Stack(waiting, own.where)
-
-
-def grouped(stacks: Sequence[Stack]) -> str:
-    """`7x wait in train (train.py:30); 1x load (data.py:9)`, the largest group first."""
-    groups = Counter((stack.waiting, stack.where) for stack in stacks)
-    return "; ".join(f"{count}x {'waits in ' if waiting else ''}{where}" for (waiting, where), count in groups.most_common())
 
 
 def ask_for_flight_records(prefix: str) -> int:
@@ -116,6 +75,17 @@ def find_py_spy(path: str | None = None) -> str | None:
     return shutil.which("py-spy", path=os.path.dirname(sys.executable)) or shutil.which("py-spy", path=path)
 
 
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """One process at one look. `start` with `pid` tells it from another that got its number."""
+
+    pid: int
+    start: int
+    rank: int
+    stack: Stack
+    text: str
+
+
 class Evidence(Companion):
     """Taken once per order to mark; ends with the mark."""
 
@@ -136,53 +106,91 @@ class Evidence(Companion):
         if prefix := environ.get(PIPE_VARIABLE) or run.plan.pipe_prefix:
             asked = ask_for_flight_records(prefix)
             worker.exec.say(f"{asked} ranks were asked for their flight records")
-        py_spy = find_py_spy(environ.get("PATH"))
+        await asyncio.gather(self._stacks(run, environ.get("PATH")), self._ras(run, environ.get(ras.ADDRESS_VARIABLE, "")))
+
+    # --- stacks ------------------------------------------------------------------------------------------------------------------
+
+    async def _stacks(self, run: Run, path: str | None) -> None:
+        worker = self.worker
+        py_spy = find_py_spy(path)
         if py_spy is None:
             worker.exec.say("no stacks: py-spy is not installed")
             return
-        procs = processes()
-        pids = [*run.pids, *sorted(descendants(procs, run.pids))]
-        stacks: list[Stack] = []
-        texts: list[str] = []
-        for pid in [pid for pid in pids if _is_python(pid)][:MOST]:
-            text = await self._dump(py_spy, pid)
-            try:
-                stack = read(text) if text else None
-            except ValueError:
-                continue
-            if stack is not None:
-                stacks.append(stack)
-                texts.append(f"pid {pid}: {json.dumps(json.loads(text), indent=1)}\n")
-        if not stacks:
+        began = time.monotonic()
+        first = await self._look(py_spy, run)
+        if not first:
             worker.exec.say("no stacks could be taken (this needs the right to trace: SYS_PTRACE, or kernel.yama.ptrace_scope below 2)")
             return
         if worker.exec.state_dir is not None:
-            await asyncio.to_thread(_keep, worker.exec.state_dir / "logs" / str(run.plan.incarnation), "".join(texts))
-        worker.exec.say(f"stacks: {grouped(stacks)}")
-        ranks = stacks[: max(1, len(run.pids))]
+            await asyncio.to_thread(_keep, worker.exec.state_dir / "logs" / str(run.plan.incarnation), "".join(look.text for look in first))
+        worker.exec.say(f"stacks: {grouped([look.stack for look in first])}")
+        ranks = [look.stack for look in first[: max(1, len(run.pids))]]
         away = [stack for stack in ranks if not stack.waiting]
         silence = worker.exec.progress.silence(time.monotonic()) or 0.0
         worker.write.looked(silence, "elsewhere" if away else "waiting", (away or ranks)[0].where)
+        await asyncio.sleep(BETWEEN)
+        second = await self._look(py_spy, run)
+        told = compared(first, second)
+        moved = [f"pid {stack.pid} ({stack.where})" for stack in told if stack.moved]
+        worker.exec.say(f"stacks {BETWEEN:g} s later: {', '.join(moved)} moved" if moved else f"stacks {BETWEEN:g} s later: none moved")
+        body = Stacks(now_ms(), round(time.monotonic() - began, 1), told)
+        await self._send("stacks", encode(body), run.plan.incarnation)
 
-    async def _dump(self, py_spy: str, pid: int) -> str:
-        """The stacks of one process as JSON, "" when they may not or cannot be read."""
-        with tempfile.TemporaryFile() as output:
-            child = self.worker.exec.reaper.spawn(
-                [py_spy, "dump", "--json", "--nonblocking", "--pid", str(pid)],
-                env=without_secrets(self.worker.exec.environ),
-                stdout=output.fileno(),
-                stderr=subprocess.DEVNULL,
-                helper=True,
-            )
+    async def _look(self, py_spy: str, run: Run) -> list[Looked]:
+        """Ranks first."""
+        procs = processes()
+        plan = run.plan
+        own = {pid: plan.index * plan.nproc + n for n, pid in enumerate(run.pids)} if run.nested is None else {}
+        found: list[Looked] = []
+        for pid in [pid for pid in (*run.pids, *sorted(descendants(procs, run.pids))) if pid in procs and _is_python(pid)][:MOST]:
+            data = await output_of(self.worker.exec, [py_spy, "dump", "--json", "--nonblocking", "--pid", str(pid)], TAKE, MOST_BYTES)
             try:
-                async with asyncio.timeout(TAKE):
-                    code = await asyncio.shield(child.exit)
-            except TimeoutError:
-                code = -1
-            finally:
-                child.signal_group(signal.SIGKILL)
-            output.seek(0)
-            return output.read(MOST_BYTES).decode(errors="replace") if code == 0 else ""
+                stack = read(text) if (text := data.decode(errors="replace")) else None
+            except ValueError:
+                continue
+            if stack is not None:
+                shown = f"pid {pid}: {json.dumps(json.loads(text), indent=1)}\n"
+                found.append(Looked(pid, procs[pid].start, own.get(pid, rank_of(pid, procs)), stack, shown))
+        return found
+
+    # --- NCCL RAS ----------------------------------------------------------------------------------------------------------------
+
+    async def _ras(self, run: Run, text: str) -> None:
+        if self.worker.exec.index >= ASKERS:
+            return
+        began = time.monotonic()
+        first = await ras.look(*ras.address(text))
+        if not first:
+            return
+        await asyncio.sleep(BETWEEN)
+        second = await ras.look(*ras.address(text))
+        body = RasLooks(now_ms(), round(time.monotonic() - began, 1), tuple(filter(None, (first, second))))
+        await self._send("ras", encode(body), run.plan.incarnation)
+        self.worker.exec.say("NCCL RAS was asked what it sees")
+
+    async def _send(self, kind: BlobKind, data: bytes, incarnation: int) -> None:
+        try:
+            await blobs.send(self.worker, kind, data, incarnation, name=kind)
+        except (ValueError, BusError) as error:
+            log.info("%s not sent: %s", kind, error)
+
+
+def compared(first: Sequence[Looked], second: Sequence[Looked]) -> tuple[RankStack, ...]:
+    """Two looks as they are told: the later one of each process, and whether it moved; who was not seen again is told as it was."""
+    before = {(look.pid, look.start): look.stack for look in first}
+    after = {(look.pid, look.start): look for look in second}
+    moved = {key: before[key].frames != look.stack.frames for key, look in after.items() if key in before}
+    every = {**{(look.pid, look.start): look for look in first}, **after}
+    return tuple(
+        RankStack(look.pid, look.stack.waiting, look.stack.where, look.stack.frames, look.rank, moved.get(key)) for key, look in every.items()
+    )
+
+
+def rank_of(pid: int, procs: dict[int, Proc]) -> int:
+    """The rank in the job that this process is, -1 for one below it (a loader, a compiler): they carry the same variable."""
+    text = variable(pid, "RANK")
+    parent = procs[pid].parent if pid in procs else 0
+    return int(text) if text.isdecimal() and len(text) < 8 and variable(parent, "RANK") != text else -1
 
 
 def _is_python(pid: int) -> bool:

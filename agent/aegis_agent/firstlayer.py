@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
-import signal
-import subprocess
 import sys
-import tempfile
 from typing import TYPE_CHECKING
 
-import msgspec
 from aegis_bus.errors import BusError
-from aegis_proto import subjects
-from aegis_proto.blobs import pieces
-from aegis_proto.messages import encode
 from aegis_proto.phases import OrderPhase
 
+from aegis_agent import blobs
 from aegis_agent.companions import Companion
-from aegis_agent.env import without_secrets
-from aegis_agent.handover import now_ms
+from aegis_agent.looking import output_of
 
 if TYPE_CHECKING:
     from aegis_agent.runner import Run
@@ -64,36 +56,10 @@ class FirstLayer(Companion):
         task.add_done_callback(self._tasks.discard)
 
     async def _take(self, incarnation: int) -> None:
-        worker, task = self.worker, self.worker.task
+        worker = self.worker
         try:
-            data = await self._ask()
-            if not data:
-                return
-            ident = f"s{secrets.token_hex(4)}"
-            sent = pieces(data, "snapshot", uid=task.uid, attempt=task.attempt, incarnation=incarnation, name=task.node)
-            await worker.uplink.wait_connected()
-            for piece in sent:  # dated when it goes, so that the store can tell this machine's clock
-                body = encode(msgspec.structs.replace(piece, at=now_ms()))
-                await worker.uplink.publish(subjects.blob(task.job, task.pod, ident), body, f"{ident}-{piece.index}-{worker.boot}")
+            data = await output_of(worker.exec, [sys.executable, "-m", "aegis_agent.snapshot"], TAKE, MOST_BYTES)
+            if data:
+                await blobs.send(worker, "snapshot", data, incarnation, name=worker.task.node)
         except (OSError, ValueError, BusError) as error:
             log.info("no snapshot: %s", error)
-
-    async def _ask(self) -> bytes:
-        """The snapshot as JSON, empty when it could not be taken in time."""
-        with tempfile.TemporaryFile() as output:
-            child = self.worker.exec.reaper.spawn(
-                [sys.executable, "-m", "aegis_agent.snapshot"],
-                env=without_secrets(self.worker.exec.environ),
-                stdout=output.fileno(),
-                stderr=subprocess.DEVNULL,
-                helper=True,
-            )
-            try:
-                async with asyncio.timeout(TAKE):
-                    code = await asyncio.shield(child.exit)
-            except TimeoutError:
-                code = -1
-            finally:
-                child.signal_group(signal.SIGKILL)
-            output.seek(0)
-            return output.read(MOST_BYTES) if code == 0 else b""

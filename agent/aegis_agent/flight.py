@@ -10,23 +10,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import secrets
 import shutil
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aegis_bus.errors import BusError
-from aegis_proto import subjects
-from aegis_proto.blobs import pieces
-from aegis_proto.messages import encode
 from aegis_proto.phases import OrderPhase
 
+from aegis_agent import blobs
 from aegis_agent.companions import Companion
 from aegis_agent.env import FLIGHT_DUMP
-from aegis_agent.handover import FLIGHT_DIR, now_ms
+from aegis_agent.handover import FLIGHT_DIR
 
 if TYPE_CHECKING:
     from aegis_agent.runner import Run
@@ -43,8 +39,6 @@ KEPT = 2
 """Folders of earlier runs that are kept."""
 MOST_BYTES = 64 << 20
 """Bytes of one file that is read at all."""
-SMALL = 256 << 10
-"""Bytes up to which a record travels as it is; a longer one is packed."""
 _RANK = re.compile(r"(\d{1,6})$")
 
 
@@ -83,11 +77,6 @@ def look(prefix: str) -> dict[Path, Found]:
     except OSError:
         pass
     return out
-
-
-def packed(data: bytes) -> tuple[bytes, str]:
-    """(as it travels, end of its name)."""
-    return (data, "") if len(data) <= SMALL else (zlib.compress(data, 1), ".zlib")
 
 
 class Flight(Companion):
@@ -142,23 +131,9 @@ class Flight(Companion):
             before = now
 
     async def _send(self, run: Run, found: Found) -> None:
-        task = self.worker.task
         try:
             data = await asyncio.to_thread(_read, found.path)
-            body, end = await asyncio.to_thread(packed, data)
-            sent = pieces(
-                body,
-                "flight",
-                uid=task.uid,
-                attempt=task.attempt,
-                incarnation=run.plan.incarnation,
-                rank=found.rank,
-                name=f"rank_{found.rank}{end}",
-                at=now_ms(),
-            )
-            ident = f"f{found.rank}-{secrets.token_hex(4)}"
-            for piece in sent:
-                await self.worker.uplink.publish(subjects.blob(task.job, task.pod, ident), encode(piece), f"{ident}-{piece.index}-{self.worker.boot}")
+            await blobs.send(self.worker, "flight", data, run.plan.incarnation, name=f"rank_{found.rank}", rank=found.rank)
             self.worker.exec.say(f"flight record of rank {found.rank} sent ({len(data)} bytes)")
         except (OSError, ValueError) as error:
             self.worker.exec.say(f"flight record of rank {found.rank} not sent: {error}")

@@ -116,6 +116,13 @@ def carries(pid: int, prefix: str, *, whole: bool = False) -> bool:
     return not whole or environ[at + len(wanted) : at + len(wanted) + 1] in (b"", b"\0")
 
 
+def variable(pid: int, name: str) -> str:
+    """A variable of the environment that `pid` was started with, "" when there is none or it may not be read."""
+    wanted = f"{name}=".encode()
+    found = next((entry for entry in contents(f"/proc/{pid}/environ", 1 << 18).split(b"\0") if entry.startswith(wanted)), b"")
+    return found[len(wanted) :].decode(errors="replace")
+
+
 def members(prefix: str, *, whole: bool = False, roots: Iterable[int] = (), spare: Iterable[int] = ()) -> dict[int, Proc]:
     """Live processes of the scopes that begin with `prefix`: what carries it and what descends from those; and what descends from `roots`.
 

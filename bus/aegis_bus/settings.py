@@ -5,6 +5,7 @@ Field `max_retry` of section `job` is `[job] maxRetry` in the file and `AEGIS_JO
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,27 @@ def share(default: float) -> Any:
 def choice(default: str, *options: str) -> Any:
     """One of `options`."""
     return field(default=default, metadata={"kind": "choice", "options": options})
+
+
+def secret(default: Any) -> Any:
+    """A value that is a secret, whole or in part: nobody is shown it."""
+    return field(default=default, metadata={"secret": True})
+
+
+HIDDEN = "***"
+_USER = re.compile(r"(?<=://)[^/@\s]*@")
+
+
+def masked(value: Any, whole: bool = False) -> Any:
+    """A value as it may be shown: of an address without what stands before its host, and with `whole` nothing behind its scheme."""
+    if isinstance(value, tuple):
+        return tuple(masked(part, whole) for part in value)
+    if not isinstance(value, str):
+        return value
+    if whole:
+        scheme, found, _ = value.partition("://")
+        return f"{scheme}://{HIDDEN}" if found else HIDDEN if value else ""
+    return _USER.sub(f"{HIDDEN}@", value)
 
 
 @dataclass(frozen=True)
@@ -138,6 +160,8 @@ class LognexusSettings:
     max_age: float = duration(14 * 86400.0)
     settle: float = duration(5.0)
     """How long lines may still come after a failure before it is judged."""
+    hang_settle: float = duration(25.0)
+    """How long flight records and the two looks at stacks may take after a mark before it is judged."""
     sinks: tuple[str, ...] = ()
     """Where lines are sent on: loki+http://..., openobserve+https://..., otlp+http://... (`aegis_lognexus.sinks`)."""
 
@@ -170,8 +194,8 @@ class NetmonSettings:
 class NotifySettings:
     """Who is told of failures."""
 
-    urls: tuple[str, ...] = ()
-    """Addresses as `apprise` reads them (slack://, feishu://, dingtalk://, wecombot://, mailto://, json://, ...). They may hold secrets."""
+    urls: tuple[str, ...] = secret(())
+    """Addresses as `apprise` reads them (slack://, feishu://, dingtalk://, wecombot://, mailto://, json://, ...). They hold secrets."""
 
 
 SECTIONS: dict[str, type[Any]] = {

@@ -1,11 +1,12 @@
-"""Pieces of things too large for a report (`aegis.job.<j>.blob.<pod>.<id>`, stream BLOBS): flight records, stacks, snapshots. Loss is allowed.
+"""Pieces of things too large for a report (`aegis.job.<j>.blob.<pod>.<id>`, stream BLOBS): flight records, stacks, NCCL RAS, snapshots.
 
-Reads and writes nothing. Whose blob it is is said by the subject, never by the body.
+Loss is allowed. Reads and writes nothing. Whose blob it is is said by the subject, never by the body.
 """
 
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Iterable
 from typing import Literal
 
@@ -18,7 +19,10 @@ PIECE = 36_000
 MAX_PIECES = 64
 """The stream keeps so many per subject, so a blob has at most 2.3 MB: compress what is larger, or leave stacks out."""
 
-BlobKind = Literal["flight", "stacks", "snapshot"]
+PACKED = ".zlib"
+"""End of the name of a blob that is packed."""
+
+BlobKind = Literal["flight", "stacks", "ras", "snapshot"]
 
 
 class BlobPiece(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -59,3 +63,15 @@ def whole(found: Iterable[BlobPiece]) -> bytes | None:
         return None
     data = b"".join(by_index[k].data for k in range(first.count))
     return data if len(data) == first.size and hashlib.sha256(data).hexdigest() == first.sha256 else None
+
+
+def unpacked(data: bytes | None, name: str, most: int) -> bytes | None:
+    """A blob as it was before `PACKED`; None for what was never whole, is broken, or has more than `most` bytes."""
+    if data is None or not name.endswith(PACKED):
+        return data
+    try:
+        unpacker = zlib.decompressobj()
+        out = unpacker.decompress(data, most)
+        return out if unpacker.eof else None
+    except zlib.error:
+        return None

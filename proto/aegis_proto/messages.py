@@ -310,8 +310,9 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     accused: tuple[str, ...] = ()  # those that a daemon, its check or the platform names: no other is ever excluded for this verdict
     firstLine: str = ""  # the first strong line, with whose it is
     read: tuple[str, ...] = ()
-    state: str = ""  # of a link (`net.LinkInfo`), or of a job's network: bad | healthy
+    state: str = ""  # of a link (`net.LinkInfo`), or of a job's network: bad | healthy; of a run that is only marked: hang
     codes: tuple[str, ...] = ()  # of the findings behind it; of a job's network its bad links
+    history: tuple[str, ...] = ()  # what it shares with earlier failures of the job
 
 
 class AegisLog(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -115,6 +115,7 @@ SERVICES: dict[str, dict[str, Any]] = {
             ["aegis.verdict.lognexus.*.*", "aegis.job.*.fact.*", "aegis.lease.*", "aegis.dlq.lognexus.*.*"],
             # By subject only: in CTL lie specifications too, with what users put into the environment.
             [f"$JS.API.DIRECT.GET.CTL.{subject}" for subject in ("aegis.era", "aegis.job.*.state", "aegis.job.*.pods.*")],
+            ["$JS.API.DIRECT.GET.FLEET.aegis.node.*.spec"],
             _gets("LEASES"),
             _reads("LOGS"),
             _reads("METRICS"),

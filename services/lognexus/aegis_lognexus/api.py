@@ -19,23 +19,22 @@ from aegis_proto import subjects
 from aegis_proto.api import ErrorBody, ErrorReply, RequestRefused
 from aegis_proto.ids import is_id
 from aegis_proto.logs import SERVICE, LogsAnswer, LogsQuery, VerdictsAnswer, VerdictsQuery
-from aegis_proto.messages import BadMessage, Verdict, decode, encode
+from aegis_proto.messages import BadMessage, decode, encode
 from aegis_proto.snapshots import SnapshotsAnswer, SnapshotsQuery
 
 from aegis_lognexus import metrics
 from aegis_lognexus.firstlayer import snapshots
+from aegis_lognexus.gathering import verdicts_of
 from aegis_lognexus.intake import Intake
 from aegis_lognexus.share import Shares
 from aegis_lognexus.store import Asked, LogStore, ask, workers_of
 from aegis_lognexus.store.matching import BadPattern, Question
-from aegis_lognexus.verdict import verdict_id
 from aegis_lognexus.where import places
 
 log = logging.getLogger(__name__)
 
 SUBJECT = f"aegis.rpc.{SERVICE}.>"
 MAX_REQUEST = 16384
-MAX_VERDICTS = 100
 Query = LogsQuery | VerdictsQuery | SnapshotsQuery
 QUERIES: dict[str, type[LogsQuery] | type[VerdictsQuery] | type[SnapshotsQuery]] = {
     "logs": LogsQuery,
@@ -113,14 +112,7 @@ class Api:
     async def _verdicts(self, job: str) -> VerdictsAnswer:
         head = await self._jobs.head(job)
         newest = head[0].incarnation if head is not None else 0
-        wanted = [subjects.verdict(SERVICE, "job", verdict_id(job, n)) for n in range(max(0, newest - MAX_VERDICTS + 1), newest + 1)]
-        found = []
-        for stored in await self._bus.get_many("EVENTS", wanted):
-            try:
-                found.append(decode(Verdict, stored.data))
-            except BadMessage as error:
-                log.warning("%s: %s", stored.subject, error)
-        return VerdictsAnswer(tuple(sorted(found, key=lambda verdict: verdict.incarnation)))
+        return VerdictsAnswer(tuple(await verdicts_of(self._bus, job, newest)))
 
     async def _lines(self, query: LogsQuery) -> LogsAnswer:
         if not query.cursor:  # what was stored before the question is in the answer

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
-import zlib
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,7 +15,7 @@ from pathlib import Path
 from aegis_bus.connection import Bus, Stored
 from aegis_bus.ordered import OrderedReader
 from aegis_proto import subjects
-from aegis_proto.blobs import BlobPiece, whole
+from aegis_proto.blobs import BlobPiece, unpacked, whole
 from aegis_proto.messages import BadMessage, decode
 
 from aegis_lognexus.flight import Report, analyze, read_folder
@@ -33,9 +32,12 @@ MAX_RECORD = 64 << 20
 
 async def flight_report(bus: Bus, job: str, incarnation: int) -> Report | None:
     """What the flight records of an incarnation say; None when none were sent. BusError."""
-    if not await any_blobs(bus, job):
-        return None
-    dumps = put_together([(subject, piece) for subject, piece, _ in await collect(bus, job)], incarnation)
+    return await report_of(await collect(bus, job), incarnation) if await any_blobs(bus, job) else None
+
+
+async def report_of(found: Iterable[tuple[str, BlobPiece, int]], incarnation: int) -> Report | None:
+    """The same of blobs that were collected."""
+    dumps = put_together([(subject, piece) for subject, piece, _ in found], incarnation)
     return await asyncio.to_thread(read, dumps) if dumps else None
 
 
@@ -77,25 +79,13 @@ def put_together(found: Iterable[tuple[str, BlobPiece]], incarnation: int) -> di
             blobs[subject].append(piece)
     dumps: dict[int, bytes] = {}
     for parts in blobs.values():
-        data = _unpacked(whole(parts), parts[0].name)
+        data = unpacked(whole(parts), parts[0].name, MAX_RECORD)
         rank = parts[0].rank
         if data is not None:
             dumps[rank] = data
         else:
             dumps.setdefault(rank, b"")
     return dumps
-
-
-def _unpacked(data: bytes | None, name: str) -> bytes | None:
-    """A record as it was written; None for what was never whole, or grows too far."""
-    if data is None or not name.endswith(".zlib"):
-        return data
-    try:
-        unpacker = zlib.decompressobj()
-        out = unpacker.decompress(data, MAX_RECORD)
-        return out if unpacker.eof else None
-    except zlib.error:
-        return None
 
 
 def read(dumps: dict[int, bytes]) -> Report:

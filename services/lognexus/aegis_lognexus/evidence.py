@@ -6,9 +6,11 @@ what an agent reports can all be written by a tenant: they explain, and never ex
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from aegis_parsers.causes import Cause, Line
+from aegis_proto.looks import RasLooks, Stacks
 from aegis_proto.messages import CheckResult
 
 from aegis_lognexus.flight.report import Report
@@ -98,6 +100,11 @@ class Failure:
     not_asked: tuple[str, ...] = ()
     """Sources that could not be read at all, a sentence each."""
     links: tuple[BadLink, ...] = ()
+    stacks: Mapping[str, Stacks] = field(default_factory=dict)
+    """By worker: what its agent saw of a run that stood still."""
+    ras: tuple[RasLooks, ...] = ()
+    hang: bool = False
+    """No failure yet: the run is marked as hung, and nothing is stopped."""
 
     def node_of(self, pod: str) -> str:
         return next((worker.node for worker in self.workers if worker.pod == pod), "")

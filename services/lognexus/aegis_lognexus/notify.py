@@ -21,6 +21,7 @@ from aegis_proto.logs import SERVICE
 from aegis_proto.messages import BadMessage, Verdict, decode
 
 from aegis_lognexus import metrics
+from aegis_lognexus.across import HANG
 from aegis_lognexus.intake import Reading
 from aegis_lognexus.store.joblog import write_atomically
 
@@ -108,7 +109,7 @@ class Notifier:
         except BadMessage as error:
             log.info("%s: %s", item.subject, error)
             return
-        if not self._mine(verdict.job) or verdict.id in noted.told:
+        if not self._mine(verdict.job) or verdict.id in noted.told or verdict.state == HANG:  # a mark is no incident yet: it may be withdrawn
             return
         noted.told = [*noted.told, verdict.id][-TOLD:]
         await asyncio.to_thread(write_atomically, self._path, msgspec.json.encode(noted))

@@ -91,6 +91,7 @@ async def start(service: Service) -> None:
             intake,
             shares,
             settle=settings.settle,
+            hang_settle=settings.hang_settle,
             start=store.events,
             done=store.judged,
             era=lambda: era.known_era,

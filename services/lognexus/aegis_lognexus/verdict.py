@@ -1,9 +1,9 @@
 """One verdict per failure: cause, suspects, the first strong line, what was read and what was missing. Pure.
 
 The strongest evidence that has a cause decides: a daemon's event, the platform's word, a failed check, a strong line, the flight record, a bad link
-by netmon, a weak line.
-Where it does not say who, the next one that does is asked. What speaks against it is kept as evidence and costs confidence. `Finding.accused` holds
-the nodes that trusted evidence names: only these may be excluded, whatever a tenant's text says.
+by netmon, a weak line. NCCL's RAS and stacks have none: they say who. Where the chosen one does not say who, the surest that does is asked.
+What speaks against it is kept as evidence and costs confidence. `Finding.accused` holds the nodes that trusted evidence names: only these may be
+excluded, whatever a tenant's text says.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from aegis_parsers.causes import Cause
 from aegis_proto.messages import Verdict
 
+from aegis_lognexus.across import HANG
 from aegis_lognexus.evidence import Failure, Reading
+from aegis_lognexus.looks import by_ras, by_stacks
 from aegis_lognexus.readings import NODE_CAUSES, by_checks, by_events, by_flight, by_links, by_logs, by_platform, by_symptoms
 
 MAX_EVIDENCE = 16
@@ -32,6 +34,7 @@ WORDS: dict[Cause, tuple[str, str]] = {
     "unknown": ("cause unknown", "原因未知"),
 }
 """For people: English, Chinese."""
+MARKED = ("No progress, nothing is stopped yet. ", "训练没有进展,尚未停止任何进程。")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +57,12 @@ class Finding:
     confidence: float
     sentence: str
     sentence_zh: str
+    hang: bool = False
 
     def message(self, at: int) -> Verdict:
-        """As it travels. The id is the same for whoever finds it: one verdict per failed incarnation. `at` in ms."""
+        """As it travels. The id is the same for whoever finds it: one verdict per failed incarnation, and one per marked one. `at` in ms."""
         return Verdict(
-            verdict_id(self.job, self.incarnation),
+            verdict_id(self.job, self.incarnation, hang=self.hang),
             "lognexus",
             self.cause,
             self.suspects,
@@ -74,12 +78,13 @@ class Finding:
             accused=self.accused,
             firstLine=self.first_line,
             read=self.read,
+            state=HANG if self.hang else "",
         )
 
 
-def verdict_id(job: str, incarnation: int) -> str:
-    """One verdict per failed incarnation; also how it is found again."""
-    return f"{job}-{incarnation}"
+def verdict_id(job: str, incarnation: int, *, hang: bool = False) -> str:
+    """One verdict per failed incarnation, and one at its mark as hung; also how it is found again."""
+    return f"{job}-{incarnation}-{HANG}" if hang else f"{job}-{incarnation}"
 
 
 def decide(failure: Failure) -> Finding:
@@ -87,7 +92,9 @@ def decide(failure: Failure) -> Finding:
     log, line, owner = by_logs(failure)
     strong = log if log is not None and line is not None and line.strength == "strong" else None
     weak = log if strong is None else None
-    said = [by_events(failure), by_platform(failure), by_checks(failure), strong, by_flight(failure), by_links(failure), weak, by_symptoms(failure)]
+    looked = [by_ras(failure), by_stacks(failure)]
+    proved = [by_events(failure), by_platform(failure), by_checks(failure), strong, by_flight(failure)]
+    said = [*proved, *looked, by_links(failure), weak, by_symptoms(failure)]
     readings = [reading for reading in said if reading is not None]
     chosen = next((reading for reading in readings if reading.cause != "unknown"), None)
     who = chosen if chosen is not None and (chosen.ranks or chosen.pods) else _who(chosen, readings)
@@ -114,8 +121,9 @@ def decide(failure: Failure) -> Finding:
         _read(failure),
         _missing(failure),
         confidence,
-        harmless(en),
-        harmless(zh),
+        harmless(MARKED[0] + en if failure.hang else en),
+        harmless(MARKED[1] + zh if failure.hang else zh),
+        failure.hang,
     )
 
 
@@ -129,9 +137,10 @@ def _first(chosen: Reading | None, readings: Sequence[Reading]) -> list[Reading]
 
 
 def _who(chosen: Reading | None, readings: Sequence[Reading]) -> Reading | None:
-    """The best reading that names somebody. One with another cause names its own suspects, not these."""
-    named = (reading for reading in readings if reading.ranks or reading.pods)
-    return next((reading for reading in named if chosen is None or reading.cause in ("unknown", chosen.cause)), None)
+    """The surest reading that names somebody. One with another cause names its own suspects, not these."""
+    named = [reading for reading in readings if reading.ranks or reading.pods]
+    fits = [reading for reading in named if chosen is None or reading.cause in ("unknown", chosen.cause)]
+    return max(fits, key=lambda reading: reading.confidence, default=None)
 
 
 def _confidence(chosen: Reading | None, who: Reading | None, readings: Sequence[Reading]) -> float:
@@ -152,6 +161,8 @@ def _read(failure: Failure) -> tuple[str, ...]:
         f"{len(failure.events)} node events",
         f"{len(failure.checks)} checks of {len({check.pod for check in failure.checks})} workers",
         *((f"flight records: {flight.verdict}",) if flight else ()),
+        *((f"stacks of {len(failure.stacks)} workers",) if failure.stacks else ()),
+        *((f"NCCL RAS by {len(failure.ras)} workers",) if failure.ras else ()),
     )
 
 
@@ -163,8 +174,10 @@ def _missing(failure: Failure) -> tuple[str, ...]:
         out.append(f"no line of {_list(mute)}")
     if checked and (unchecked := [worker.pod for worker in failure.workers if worker.pod not in checked]):
         out.append(f"no check of {_list(unchecked)}")
-    if not checked:
+    if not checked and not failure.hang:
         out.append("no checks were run")
+    if failure.hang and not failure.stacks:
+        out.append("no stacks")
     if failure.flight is None:
         out.append("no flight records")
     else:

@@ -188,7 +188,9 @@ def marked(draft: Draft, event: Marked) -> None:
         hung = head.tally.hung
         draft.change(event.index, mark="" if event.cleared else event.kind)
         what = "progress returned, mark withdrawn" if event.cleared else f"marked {event.kind}, nothing stopped"
-        draft.note("mark", f"{pod_name(event.index)}: {what} {event.message}".rstrip(), event.index, node=pod.node, mark=draft.pod(event.index).mark)
+        mark = draft.pod(event.index).mark
+        words = f"{pod_name(event.index)}: {what} {event.message}".rstrip()
+        draft.note("mark", words, event.index, node=pod.node, mark=mark, cause=mark or "withdrawn")
         if not hung and draft.head.tally.hung:
             orders.give(draft, OrderPhase.HANG)
             rounds.set_deadline(draft, "hang", draft.spec.hangTimeout)

@@ -355,7 +355,7 @@ def _pass(draft: Draft, slow: list[int]) -> None:
     go(draft, Phase.RUN_COMMAND, Trigger.PASSED)
     for i in slow:
         draft.change(i, mark="slow")
-        draft.note("mark", f"{pod_name(i)}: marked slow by its pairings, nothing stopped", i, node=draft.pod(i).node, mark="slow")
+        draft.note("mark", f"{pod_name(i)}: marked slow by its pairings, nothing stopped", i, node=draft.pod(i).node, mark="slow", cause="slow")
 
 
 def _weigh_pairs(draft: Draft) -> list[int]:

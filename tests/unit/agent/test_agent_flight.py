@@ -9,7 +9,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from aegis_agent import flight
+from aegis_agent import blobs, flight
 from aegis_agent.env import RunPlan, nested_environment, rank_environment
 from aegis_agent.nested import detect
 from aegis_bus.natsserver import NatsServer
@@ -55,8 +55,8 @@ def test_a_record_has_a_rank_in_the_end_of_its_name_and_a_pipe_is_none(tmp_path:
     assert sorted(found.rank for found in flight.look(f"{tmp_path}/rank_").values()) == [7, 12]
     assert flight.look("") == {} and flight.look(f"{tmp_path}/none/rank_") == {}
     small, large = b"x" * 100, os.urandom(1000) * 1000
-    assert flight.packed(small) == (small, "")
-    body, end = flight.packed(large)
+    assert blobs.packed(small) == (small, "")
+    body, end = blobs.packed(large)
     assert end == ".zlib" and len(body) < len(large) and zlib.decompress(body) == large
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aegis_agent import evidence, steplines
+from aegis_agent import evidence, stacks, steplines
 from aegis_agent.progress import Progress
 from aegis_agent.signature import Signature
 from harness.waiting import until
@@ -87,13 +87,13 @@ def thread(*frames: tuple[str, str]) -> str:
 
 def test_stacks_say_who_waits_in_a_collective_and_where_the_users_code_stands() -> None:
     torch = "/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
-    waits = evidence.read(thread(("all_reduce", torch), ("train", "/w/train.py")))
-    loads = evidence.read(thread(("read", "/v/lib/python3.11/gzip.py"), ("load", "/w/data.py"), ("train", "/w/train.py")))
+    waits = stacks.read(thread(("all_reduce", torch), ("train", "/w/train.py")))
+    loads = stacks.read(thread(("read", "/v/lib/python3.11/gzip.py"), ("load", "/w/data.py"), ("train", "/w/train.py")))
     assert waits is not None and loads is not None
     assert (waits.waiting, waits.where, loads.waiting, loads.where) == (True, "train (train.py:7)", False, "load (data.py:7)")
-    assert evidence.grouped([waits, loads, waits]) == "2x waits in train (train.py:7); 1x load (data.py:7)"
+    assert stacks.grouped([waits, loads, waits]) == "2x waits in train (train.py:7); 1x load (data.py:7)"
     with pytest.raises(ValueError):
-        evidence.read("Error: permission denied")
+        stacks.read("Error: permission denied")
 
 
 def test_flight_records_are_asked_for_by_pipe_and_a_pipe_that_nobody_reads_is_left_alone(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_what_py_spy_says_of_a_real_process_is_read(tmp_path: Path) -> None:
         told = subprocess.run([py_spy, "dump", "--json", "--pid", str(child.pid)], capture_output=True, text=True, timeout=30, check=False)
         if told.returncode:
             pytest.skip(f"py-spy may not trace here: {told.stderr[:200]}")
-        stack = evidence.read(told.stdout)
+        stack = stacks.read(told.stdout)
         assert stack is not None and stack.waiting and stack.where == "all_reduce (train.py:4)"
     finally:
         child.kill()

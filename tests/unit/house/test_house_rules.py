@@ -38,8 +38,8 @@ PURE = {
         *("plan", "facts", "pending", "world", "lost", "checked"),
         *(f"kubernetes/{name}" for name in ("resources", "seen", "plan", "facts", "status", "manifest", "projection")),
     ],
-    "aegis_lognexus": ["evidence", "readings", "verdict", "share"],
-    "aegis_agent": ["orders", "env", "nested", "mode", "progress"],
+    "aegis_lognexus": ["evidence", "readings", "looks", "across", "verdict", "share"],
+    "aegis_agent": ["orders", "env", "nested", "mode", "progress", "stacks"],
     "aegis_netmon": [
         *("series", "rates", "ber", "flaps", "health", "expected", "limits", "topology", "users", "routing"),
         *("correlate", "pairs", "transport", "sweep", "fabricpoll", "watch", "sensors", "uplinks", "rollout", "hostpoll", "ufmlog"),
