@@ -11,7 +11,6 @@ from aegis_proto.api import JobDetail, RequestRefused, read_reply
 from aegis_proto.logs import VerdictsAnswer, VerdictsQuery
 from aegis_proto.messages import Verdict, encode
 from aegis_proto.phases import FailedReason, Phase
-from aegis_proto.snapshots import NodeSnapshot, SnapshotsAnswer, SnapshotsQuery
 
 from aegis_cli.client import Client
 
@@ -31,16 +30,6 @@ async def asked(client: Client, job: str) -> tuple[Verdict, ...] | None:
         return None
 
 
-async def machines(client: Client, job: str) -> tuple[NodeSnapshot, ...]:
-    """How the machines of a job looked when its runs failed; none where nobody tells."""
-    try:
-        subject = subjects.rpc_query("lognexus", "snapshots", client.scope)
-        data = await client.bus.request(subject, encode(SnapshotsQuery(job)), timeout=min(client.timeout, 5.0))
-        return read_reply(SnapshotsAnswer, data).items
-    except (BusError, RequestRefused):
-        return ()
-
-
 async def of_the_end(client: Client, detail: JobDetail, patience: float = PATIENCE) -> tuple[Verdict, ...]:
     """All verdicts of a job that has ended, with that of its last failure where the budget was spent: waited for at most `patience` seconds."""
     job = detail.summary
@@ -51,7 +40,11 @@ async def of_the_end(client: Client, detail: JobDetail, patience: float = PATIEN
         found = await asked(client, job.job)
         if found is None:
             return ()
-        if not wanted or any(verdict.incarnation >= last for verdict in found) or asyncio.get_running_loop().time() > deadline:
+        if (
+            not wanted
+            or any(verdict.incarnation >= last and verdict.state != "hang" for verdict in found)
+            or asyncio.get_running_loop().time() > deadline
+        ):
             return found
         await asyncio.sleep(EVERY)
 

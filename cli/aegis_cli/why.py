@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 from aegis_proto.api import JobDetail, JobSummary
 from aegis_proto.api_nodes import JobPending
 from aegis_proto.messages import JobEvent, Verdict
 from aegis_proto.phases import Phase
-from aegis_proto.snapshots import NodeSnapshot
 from aegis_proto.times import rfc3339
 
-from aegis_cli import times
+from aegis_cli import firstlayer, times
+from aegis_cli.firstlayer import FirstLayer, Line
 from aegis_cli.output import Column, table
 from aegis_cli.stack.output import LogLine, cleaned
 
 Condition = Callable[[JobSummary], bool]
 LineTest = Callable[[LogLine], bool]
-
-
-class Line(msgspec.Struct, frozen=True):
-    """One line of the timeline: when (RFC 3339), what, who says so, with which evidence."""
-
-    time: str
-    what: str
-    who: str
-    evidence: str
-    incarnation: int
-    counted: bool = False
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -49,10 +38,10 @@ def explain(
     timeline: bool = False,
     *,
     verdicts: Sequence[Verdict] = (),
-    machines: Sequence[NodeSnapshot] = (),
+    layer: FirstLayer | None = None,
 ) -> Explanation:
     """Events first; transitions that no event tells (the head keeps the last 16) fill the gaps. Verdicts stand where they were found,
-    what the kernel of a machine said where it said it, on the server's clock."""
+    what the first layer has where it happened, on the server's clock."""
     judged = {verdict.incarnation for verdict in verdicts}
     lines = [
         _of_event(event)
@@ -71,7 +60,9 @@ def explain(
             )
             for step in detail.transitions
         ]
-    more = [*map(_of_verdict, verdicts), *(line for each in machines for line in _of_machine(each, timeline))]
+    more = [line for verdict in verdicts for line in _of_verdict(verdict)]
+    if layer is not None:
+        more += firstlayer.lines(layer, detail.summary.incarnation, timeline)
     if more:
         lines = sorted([*lines, *more], key=lambda line: times.of_text(line.time) or 0.0)
     if incarnation == "last":
@@ -98,30 +89,12 @@ def _of_event(event: JobEvent) -> Line:
     return Line(event.time, what(event.message) or f"{event.type} {event.phase}", who, event.cause, event.incarnation, event.counted)
 
 
-def _of_verdict(verdict: Verdict) -> Line:
+def _of_verdict(verdict: Verdict) -> Iterator[Line]:
     sure = f"{verdict.cause}, confidence {verdict.confidence:.0%}"
     missing = f"; not at hand: {'; '.join(verdict.missing)}" if verdict.missing else ""
-    return Line(rfc3339(verdict.at), verdict.sentence, verdict.service, sure + missing, verdict.incarnation)
-
-
-def _of_machine(found: NodeSnapshot, whole: bool) -> list[Line]:
-    """What the kernel said; with `whole`, also how the machine was."""
-    it, who = found.snapshot, f"{found.pod} on {found.node}" if found.node else found.pod
-    clock = f"clock {found.offset / 1000:+.3f} s" if abs(found.offset) >= 50 else "clock as the server's"
-    lines = []
-    for line in it.kernel:
-        evidence = f"snapshot, {line.cause or line.label}, {clock}"
-        lines.append(Line(rfc3339(line.at + found.offset), cleaned(f"kernel: {line.text}"), who, evidence, found.incarnation))
-    if whole:
-        parts = [f"load {it.load:g} on {it.cpus} CPUs"]
-        parts += [f"{it.memory:.0%} of memory free"] if it.memory >= 0 else []
-        parts += [f"waits for {name} {share:g} %" for name, share in it.pressure.items() if share >= 1]
-        parts += [f"GPU {gpu}" for gpu in it.gpus]
-        parts += [f"{port}: " + ", ".join(f"{name} {value}" for name, value in counters.items()) for port, counters in it.ports.items() if counters]
-        missing = f"; not read: {'; '.join(it.missing)}" if it.missing else ""
-        text = cleaned("; ".join(parts) + missing)
-        lines.append(Line(rfc3339(it.at + found.offset), f"machine: {text}", who, f"snapshot, {clock}", found.incarnation))
-    return lines
+    time = rfc3339(verdict.at)
+    yield Line(time, verdict.sentence, verdict.service, sure + missing, verdict.incarnation, more=verdict.evidence)
+    yield from firstlayer.of_history(verdict.history, time, verdict.incarnation)
 
 
 def _now(detail: JobDetail) -> str:
@@ -162,4 +135,10 @@ def render(explanation: Explanation, evidence: bool = False) -> str:
     ]
     if explanation.lines:
         parts.append(table(list(explanation.lines), columns))
+    if evidence:
+        parts += [
+            f"{line.who} at {times.clock_of(line.time)}\n" + "\n".join(f"  {cleaned(text)}" for text in line.more)
+            for line in explanation.lines
+            if line.more
+        ]
     return "\n".join(parts)

@@ -6,6 +6,7 @@ Reads and writes nothing. Every reply is the named struct or `{"error": {code, m
 |---|---|---|---|
 | aegis.rpc.jobcontroller.query.nodes[.<ns>] | reader | NodesQuery | NodesAnswer |
 | aegis.rpc.jobcontroller.query.pending[.<ns>] | reader | PendingQuery | PendingAnswer |
+| aegis.rpc.jobcontroller.query.record[.<ns>] | reader | RecordQuery | RecordAnswer |
 | aegis.rpc.jobcontroller.do.{taint,untaint}.<ns> | operator | TaintRequest | TaintAnswer |
 | aegis.rpc.jobcontroller.do.node-lost.<node> | operator | NodeLostRequest | NodeLostAnswer |
 """
@@ -123,6 +124,33 @@ class JobPending(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class PendingAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     jobs: tuple[JobPending, ...] = ()
+    v: int = WIRE_VERSION
+
+
+class RecordQuery(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`query.record`: what the platform says of the workers of a job."""
+
+    job: str
+    v: int = WIRE_VERSION
+
+
+class WorkerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One worker as the platform has it. `at`: when it was placed, ms; `state` and `message` in the platform's own words."""
+
+    pod: str
+    attempt: int = 0
+    node: str = ""
+    place: str = ""  # slot, pod or step on that node
+    at: int = 0
+    state: str = ""
+    message: str = ""
+
+
+class RecordAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """In the order of workers, at most 1024."""
+
+    platform: str = ""
+    workers: tuple[WorkerRecord, ...] = ()
     v: int = WIRE_VERSION
 
 

@@ -17,7 +17,7 @@ from aegis_proto.messages import Verdict
 from aegis_proto.phases import Phase
 from aegis_proto.times import rfc3339
 
-from aegis_cli import outcome, past, screen, several, spec, times, verdicts, why
+from aegis_cli import firstlayer, outcome, past, screen, several, spec, times, verdicts, why
 from aegis_cli.client import Client, target_of
 from aegis_cli.client import run as run_async
 from aegis_cli.commands import jobact, logs
@@ -278,9 +278,9 @@ def _reading(group: typer.Typer) -> None:
                 except (CliError, BusError):
                     pending = None
                 told = await client.verdicts(detail.summary.job)
-                looked = await verdicts.machines(client, detail.summary.job) if isinstance(client, Client) else ()
+                layer = await firstlayer.gather(client, detail.summary.job) if isinstance(client, Client) else None
                 every = [item.event for item in found.items]
-                return why.explain(detail, every, pending, incarnation, timeline, verdicts=told, machines=looked)
+                return why.explain(detail, every, pending, incarnation, timeline, verdicts=told, layer=layer)
 
         explanation = run_async(work())
         env.out.document("Explanation", explanation, why.render(explanation, evidence), explanation.job)

@@ -10,6 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable
+from itertools import islice
 
 import msgspec
 from aegis_bus.connection import Bus, Msg
@@ -24,6 +25,8 @@ from aegis_proto.api_nodes import (
     NodesQuery,
     PendingAnswer,
     PendingQuery,
+    RecordAnswer,
+    RecordQuery,
     TaintAnswer,
     TaintRequest,
 )
@@ -43,6 +46,7 @@ log = logging.getLogger(__name__)
 SUBJECT = f"aegis.rpc.{SERVICE}.>"
 MAX_REQUEST = 16384
 MAX_PAGE = 500
+MAX_RECORD = 1024
 MAX_TAINT = 366 * 86400.0
 TRIES = 5
 
@@ -57,7 +61,7 @@ class Api:
         self._platform = platform
         self._cache = cache
         self._tell = tell
-        self._queries: dict[str, Verb] = {"nodes": self._nodes, "pending": self._pending}
+        self._queries: dict[str, Verb] = {"nodes": self._nodes, "pending": self._pending, "record": self._record}
         self._acts: dict[str, Verb] = {"taint": self._taint, "untaint": self._untaint, "node-lost": self._node_lost}
 
     async def start(self) -> None:
@@ -111,6 +115,14 @@ class Api:
                 raise RequestRefused("E104", f"E104 no job {query.job[:64]}" + (f" in namespace {namespace}" if namespace else ""))
         found = (self._platform.pending(job, world) for job in sorted(jobs, key=lambda job: job.head.createdAt))
         return PendingAnswer(tuple(item for item in found if item is not None)[:MAX_PAGE])
+
+    async def _record(self, namespace: str, data: bytes) -> RecordAnswer:
+        query = read_request(RecordQuery, data)
+        world = self._cache.world()
+        job = world.jobs.get(query.job)
+        if job is None or (namespace and job.head.namespace != namespace):
+            raise RequestRefused("E104", f"E104 no job {query.job[:64]}" + (f" in namespace {namespace}" if namespace else ""))
+        return RecordAnswer(self._platform.name, tuple(islice(self._platform.record(job, world), MAX_RECORD)))
 
     # --- acts --------------------------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from aegis_bus.connection import Bus
 from aegis_bus.service import Service
 from aegis_proto import subjects
 from aegis_proto.api import AdoptReply, RequestRefused, read_reply
-from aegis_proto.api_nodes import JobPending
+from aegis_proto.api_nodes import JobPending, WorkerRecord
 from aegis_proto.job import CLUSTER_LABEL
 from aegis_proto.messages import BadMessage, encode
 
@@ -23,7 +23,7 @@ from aegis_jobcontroller import metrics
 from aegis_jobcontroller.cache import Cache
 from aegis_jobcontroller.facts import News, facts
 from aegis_jobcontroller.lost import LATER, REFUSED_FOR, lost
-from aegis_jobcontroller.pending import pending
+from aegis_jobcontroller.pending import pending, record
 from aegis_jobcontroller.placer import Placer
 from aegis_jobcontroller.plan import plan, waiting
 from aegis_jobcontroller.world import Job, World, excluded
@@ -58,6 +58,9 @@ class Nodes:
 
     def pending(self, job: Job, world: World) -> JobPending | None:
         return None if CLUSTER_LABEL in job.spec.labels else pending(job, world)
+
+    def record(self, job: Job, world: World) -> Iterable[WorkerRecord]:
+        return () if CLUSTER_LABEL in job.spec.labels else record(job, world)
 
     @property
     def ready(self) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from aegis_proto.api_nodes import JobPending, NodeInfo, NodeRefusal, SlotInfo
+from aegis_proto.api_nodes import JobPending, NodeInfo, NodeRefusal, SlotInfo, WorkerRecord
 from aegis_proto.ids import pod_name
+from aegis_proto.messages import SlotStatus
 
 from aegis_jobcontroller.plan import kept, may_place, natural, refusal, waiting
 from aegis_jobcontroller.world import Job, Node, World, excluded, free, reported_key
@@ -81,6 +83,22 @@ def _detail(entry: NodeRefusal, world: World) -> str:
     if entry.why == "busy":
         return f"{entry.node}, job {entry.detail}" if entry.detail else entry.node
     return ", ".join(filter(None, (entry.node, entry.detail)))
+
+
+def record(job: Job, world: World) -> Iterator[WorkerRecord]:
+    """Where the workers of a job were placed, and what the daemons there say of them."""
+    for index in range(len(job.pods)):
+        placed = world.places.get((job.head.job, pod_name(index)))
+        if placed is None:
+            continue
+        place, node = placed.place, world.nodes.get(placed.place.node)
+        status = node.reported(place.slot) if node is not None else SlotStatus(place.slot)
+        mine = reported_key(status) == placed.key
+        state = status.state if mine else "released" if place.released else "starting" if node is not None else "on a node that is not known"
+        ended = f"exit code {status.exitCode}" if mine and status.exitCode is not None else ""
+        silent = f"its daemon is silent for {node.silent_for:.0f} s" if node is not None and not node.alive else ""
+        words = "; ".join(filter(None, (ended, status.message if mine else "", silent)))
+        yield WorkerRecord(place.pod, place.attempt, place.node, f"slot {place.slot}", place.at, state, words[:300])
 
 
 def describe(node: Node, world: World, namespace: str = "") -> NodeInfo:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from aegis_bus.service import Service
-from aegis_proto.api_nodes import JobPending
+from aegis_proto.api_nodes import JobPending, WorkerRecord
 
 from aegis_jobcontroller.facts import News
 from aegis_jobcontroller.world import Job, World
@@ -42,6 +42,9 @@ class Platform(Protocol):
 
     def pending(self, job: Job, world: World) -> JobPending | None:
         """Which workers of a job wait and why; None when none does, or when the job is not this platform's."""
+
+    def record(self, job: Job, world: World) -> Iterable[WorkerRecord]:
+        """What the platform has of the workers of a job, in its own words."""
 
     async def stop(self) -> None:
         """Let go of what `start` took."""

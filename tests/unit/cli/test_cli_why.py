@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from aegis_cli import why
+from aegis_cli.firstlayer import FirstLayer
+from aegis_proto.api_nodes import RecordAnswer, WorkerRecord
+from aegis_proto.messages import Verdict
+from aegis_proto.net import FindingInfo, JobLinksAnswer, LinkInfo, TouchedJob
 from aegis_proto.snapshots import KernelLine, NodeSnapshot, Snapshot
 from cli_data import detail as job_detail
 
@@ -16,12 +20,46 @@ def test_why_tells_one_timeline_of_events_and_machines() -> None:
         T0, load=3.5, cpus=8, memory=0.5, pressure={"io": 40.0, "cpu": 0.1}, kernel=(KernelLine(T0 - 5_000, XID + "\x1b[2J", "xid_79", "gpu_hw"),)
     )
     machine = NodeSnapshot("w1", "n1", 0, 2_000, snapshot)
-    short = why.explain(known, [], None, machines=[machine])
+    short = why.explain(known, [], None, layer=FirstLayer((machine,)))
     (told,) = [line for line in short.lines if line.what.startswith("kernel:")]
     assert (told.who, told.incarnation) == ("w1 on n1", 0) and "clock +2.000 s" in told.evidence and "gpu_hw" in told.evidence
     assert "\x1b" not in told.what
     assert not any(line.what.startswith("machine:") for line in short.lines)
-    whole = why.explain(known, [], None, timeline=True, machines=[machine])
+    whole = why.explain(known, [], None, timeline=True, layer=FirstLayer((machine,)))
     (told,) = [line for line in whole.lines if line.what.startswith("machine:")]
     assert "load 3.5 on 8 CPUs; 50% of memory free; waits for io 40 %" in told.what
     assert [line.time for line in whole.lines] == sorted(line.time for line in whole.lines)
+
+
+def test_why_tells_the_switches_the_scheduler_and_what_failures_have_in_common() -> None:
+    known = job_detail()
+    job = known.summary.job
+    bad = LinkInfo(
+        "l1",
+        "degraded",
+        "leaf2 port 5",
+        "spine1 port 3",
+        tier=1,
+        since=T0 + 1_000.0,
+        jobs=(TouchedJob(job),),
+        findings=(FindingInfo("ber", "bad", "symbol_error rose by 900\x1b[2J"),),
+        suspect="cable leaf2-spine1",
+        reason="both ends count",
+    )
+    links = JobLinksAnswer(job, ("n0",), (bad, LinkInfo("l2", "healthy", "n0 mlx5_0/1", "leaf2 port 1", tier=0)), 2, True, timeStamp=T0 + 9_000.0)
+    record = RecordAnswer("nodes", (WorkerRecord("w1", 2, "n5", "slot 0", T0, "running"),))
+    history = ("n3 is suspect in 2 of 2 failures of this job (incarnations 0, 1)",)
+    verdict = Verdict(
+        f"{job}-1", "lognexus", "gpu_hw", evidence=("[node] n3: xid_79",), sentence="n3: GPU", job=job, incarnation=1, at=T0, history=history
+    )
+    layer = FirstLayer(links=links, common="4 of 5 incidents coincide with line card 2 of leaf2", record=record)
+    short = why.explain(known, [], None, verdicts=[verdict], layer=layer)
+    told = {line.who: line.what for line in short.lines}
+    assert "\x1b" not in why.render(short, evidence=True) and "  [node] n3: xid_79" in why.render(short, evidence=True)
+    assert any(line.what.startswith("link leaf2 port 5 - spine1 port 3: degraded, symbol_error rose") for line in short.lines)
+    assert any("it uses this link; look at cable leaf2-spine1" in line.evidence for line in short.lines)
+    assert {history[0], layer.common} <= set(told.values()) | {line.what for line in short.lines}
+    assert not any("scheduler" in line.evidence for line in short.lines)
+    whole = why.explain(known, [], None, timeline=True, layer=layer)
+    assert any(line.what == "placed on n5 (slot 0), attempt 2: running" and line.evidence == "scheduler (nodes)" for line in whole.lines)
+    assert any("2 links over leaf2, spine1, 1 not well" in line.what for line in whole.lines)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from aegis_proto.api_nodes import JobPending
+from aegis_proto.api_nodes import JobPending, WorkerRecord
 from aegis_proto.ids import pod_name
 from aegis_proto.job import CLUSTER_LABEL
 from aegis_proto.phases import Mode
@@ -167,3 +167,15 @@ def pending(job: Job, cluster: Cluster) -> JobPending | None:
     usable = sum(node.ready for node in cluster.nodes.values())
     text = f"{len(found)} of {len(job.pods)} workers wait in the cluster; {found[0][0]}: {found[0][1]}"
     return JobPending(job.head.job, job.head.namespace, len(job.pods), names, len(found), usable=usable, message=text)
+
+
+def record(job: Job, cluster: Cluster) -> Iterator[WorkerRecord]:
+    """The pods of a job as the cluster has them, or had them last."""
+    for index, pod in enumerate(job.pods):
+        key = (job.head.uid, index, pod.attempt)
+        if (seen := cluster.pods.get(key) or cluster.removed.get(key)) is not None:
+            end = seen.end
+            ended = f"{end.reason}, exit code {end.exit_code}".strip(", ") if end is not None else ""
+            leaving = "being deleted" if seen.deleting and end is None else "" if key in cluster.pods else "removed"
+            words = "; ".join(filter(None, (ended, leaving, seen.waits)))
+            yield WorkerRecord(pod_name(index), pod.attempt, seen.node, f"{seen.namespace}/{seen.name}", seen.created, seen.phase, words[:300])

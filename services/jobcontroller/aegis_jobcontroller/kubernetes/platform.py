@@ -18,7 +18,7 @@ from aegis_bus.crashpoint import crashpoint
 from aegis_bus.errors import Unreachable
 from aegis_bus.service import Service
 from aegis_bus.settings import JobControllerSettings
-from aegis_proto.api_nodes import JobPending
+from aegis_proto.api_nodes import JobPending, WorkerRecord
 from aegis_proto.credapi import JoinRequest
 from aegis_proto.ids import pod_name
 from aegis_proto.job import CLUSTER_LABEL
@@ -30,7 +30,7 @@ from aegis_jobcontroller.kubernetes import manifest, seen
 from aegis_jobcontroller.kubernetes.client import Client, KubeError
 from aegis_jobcontroller.kubernetes.facts import facts, missing
 from aegis_jobcontroller.kubernetes.informer import Informer
-from aegis_jobcontroller.kubernetes.plan import Create, Delete, ours, pending, plan, waiting
+from aegis_jobcontroller.kubernetes.plan import Create, Delete, ours, pending, plan, record, waiting
 from aegis_jobcontroller.kubernetes.resources import AEGISJOBS, NAMESPACES, NODES, PODS, RECORDS, SECRETS, SERVICES, Object
 from aegis_jobcontroller.kubernetes.seen import LABEL_UID, Cluster, JobSeen, PodKey, PodSeen
 from aegis_jobcontroller.kubernetes.status import differs, status
@@ -91,6 +91,9 @@ class Kubernetes:
         if job.spec.labels.get(CLUSTER_LABEL) != self._cluster_id:
             return None
         return pending(job, self.cluster())
+
+    def record(self, job: Job, world: World) -> Iterable[WorkerRecord]:
+        return record(job, self.cluster()) if job.spec.labels.get(CLUSTER_LABEL) == self._cluster_id else ()
 
     async def _identify(self) -> None:
         """The cluster's id is that of its namespace kube-system: jobs of another cluster in the same store are not ours."""
