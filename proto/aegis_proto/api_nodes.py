@@ -8,6 +8,7 @@ Reads and writes nothing. Every reply is the named struct or `{"error": {code, m
 | aegis.rpc.jobcontroller.query.pending[.<ns>] | reader | PendingQuery | PendingAnswer |
 | aegis.rpc.jobcontroller.query.record[.<ns>] | reader | RecordQuery | RecordAnswer |
 | aegis.rpc.jobcontroller.do.{taint,untaint}.<ns> | operator | TaintRequest | TaintAnswer |
+| aegis.rpc.jobcontroller.do.test.<ns> | operator | NodeTestRequest | NodeTestAnswer |
 | aegis.rpc.jobcontroller.do.node-lost.<node> | operator | NodeLostRequest | NodeLostAnswer |
 """
 
@@ -190,4 +191,26 @@ class NodeLostRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 class NodeLostAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     node: str = ""
     told: tuple[str, ...] = ()  # job/pod/attempt
+    v: int = WIRE_VERSION
+
+
+class NodeTestRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`do.test.<ns>`: have the daemon of a node run the deep tests (`deeptest.DeepTest`), each for `seconds`. `waits`: how many seconds it may
+    wait for workers to go."""
+
+    node: str
+    by: str
+    reason: str = ""
+    seconds: float = 10.0
+    waits: float = 0.0
+    dryRun: bool = False
+    v: int = WIRE_VERSION
+
+
+class NodeTestAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The order's id, under which `aegis.node.<n>.event.test` tells what came out."""
+
+    node: str = ""
+    id: str = ""
+    running: tuple[str, ...] = ()  # job/pod on the node now
     v: int = WIRE_VERSION

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from aegis_proto import api, api_nodes, blobs, credapi, logs, messages, metrics, net, snapshots, subjects
+from aegis_proto import api, api_nodes, blobs, credapi, deeptest, logs, messages, metrics, net, snapshots, subjects
 from aegis_proto.examples import (
     AT,
     BLOB,
@@ -100,6 +100,7 @@ ENTRIES: list[Entry] = [
         SLOT,
     ),
     Entry("aegis.node.{node}.taint", subjects.node_taint(NODE), "exclusion of a node for all jobs", messages.Taint, TAINT),
+    Entry("aegis.node.{node}.test", subjects.node_test(NODE), "deep tests that its daemon owes", deeptest.DeepTest, deeptest.ORDERED),
     Entry("aegis.node.{node}.spec", subjects.node_spec(NODE), "registration of a node daemon", messages.NodeSpec, NODE_SPEC),
     Entry(
         "aegis.node.{node}.status", subjects.node_status(NODE), "what the daemon really holds, whole, on every change", messages.NodeStatus, STATUS
@@ -130,6 +131,13 @@ ENTRIES: list[Entry] = [
         api.Progress(JOB, NS, 1, 120, 121, 3.2, AT, 3),
     ),
     Entry("aegis.node.{node}.event.{kind}", subjects.node_event(NODE, "anomaly"), "what a daemon noticed", metrics.Anomaly, metrics.NOTICED),
+    Entry(
+        "aegis.node.{node}.event.test",
+        subjects.node_event(NODE, "test"),
+        "what the deep tests that were ordered said",
+        deeptest.DeepTestDone,
+        deeptest.ANSWERED,
+    ),
     Entry(
         "aegis.verdict.{service}.{what}.{id}",
         subjects.verdict("lognexus", "job", f"{JOB}-0"),
@@ -268,6 +276,15 @@ ENTRIES: list[Entry] = [
             api_nodes.TaintAnswer(NODE, "ok", "excluded (XID 79)"),
         )
         for verb in ("taint", "untaint")
+    ),
+    Entry(
+        "aegis.rpc.jobcontroller.do.test.{namespace}",
+        subjects.rpc_do("jobcontroller", "test", NS),
+        "have a node tested in depth by its daemon",
+        api_nodes.NodeTestRequest,
+        api_nodes.NodeTestRequest(NODE, "alice", "suspected of slow links", 60.0),
+        api_nodes.NodeTestAnswer,
+        api_nodes.NodeTestAnswer(NODE, deeptest.ORDERED.id),
     ),
     Entry(
         "aegis.rpc.jobcontroller.do.node-lost.{node}",

@@ -90,6 +90,7 @@ SERVICES: dict[str, dict[str, Any]] = {
                 "aegis.place.*.*",
                 "aegis.node.*.slot.*",
                 "aegis.node.*.taint",
+                "aegis.node.*.test",
                 "aegis.job.*.fact.*",
                 "aegis.lease.*",
                 "aegis.rpc.credentials.do.join.*",
@@ -128,7 +129,7 @@ SERVICES: dict[str, dict[str, Any]] = {
     ),
     "lemon": dict(
         pub_allow=_role(
-            ["aegis.verdict.lemon.*.*", "aegis.node.*.taint", "aegis.dlq.lemon.*.*"],
+            ["aegis.verdict.lemon.*.*", "aegis.node.*.taint", "aegis.node.*.test", "aegis.dlq.lemon.*.*"],
             _reads("METRICS"),
             _gets("EVENTS"),
             _reads("EVENTS"),
@@ -214,10 +215,11 @@ NODE: dict[str, Any] = dict(
         f"aegis.node.{N}.metric",
         f"aegis.net.{N}.counter",
         f"$JS.API.DIRECT.GET.NODES.aegis.node.{N}.slot.*",
+        f"$JS.API.DIRECT.GET.NODES.aegis.node.{N}.test",
         f"$JS.API.DIRECT.GET.FLEET.aegis.node.{N}.spec",
         f"$JS.API.DIRECT.GET.FLEET.aegis.node.{N}.status",
     ],
-    sub_allow=[SELF, f"aegis.node.{N}.slot.*"],
+    sub_allow=[SELF, f"aegis.node.{N}.slot.*", f"aegis.node.{N}.test"],
     subs=64,
     payload=65536,
 )
@@ -246,9 +248,11 @@ FLEET_EXPORTS: list[dict[str, str]] = [
     _service("node-metric", "aegis.node.*.metric"),
     _service("net", "aegis.net.*.counter"),
     _service("slot-get", "$JS.API.DIRECT.GET.NODES.aegis.node.*.slot.*"),
+    _service("test-get", "$JS.API.DIRECT.GET.NODES.aegis.node.*.test"),
     _service("spec-get", "$JS.API.DIRECT.GET.FLEET.aegis.node.*.spec"),
     _service("status-get", "$JS.API.DIRECT.GET.FLEET.aegis.node.*.status"),
     dict(name="slot", subject="aegis.node.*.slot.*", type="stream"),
+    dict(name="test", subject="aegis.node.*.test", type="stream"),
 ]
 
 PEOPLE_EXPORTS: list[dict[str, str]] = [

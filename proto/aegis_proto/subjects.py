@@ -60,6 +60,11 @@ def node_taint(node: str) -> str:
     return f"aegis.node.{node}.taint"
 
 
+def node_test(node: str) -> str:
+    """Deep tests that this node owes; written by services, read by its daemon."""
+    return f"aegis.node.{node}.test"
+
+
 def node_spec(node: str) -> str:
     """Registration of a node daemon: addresses, slots, labels."""
     return f"aegis.node.{node}.spec"

@@ -1,5 +1,5 @@
-"""`aegis-agent check list [--json]` and `aegis-agent check run NAME...|all [--json]`: the checks by hand, run as a round runs them. `prolog` and
-`epilog`: see `deep`.
+"""`aegis-agent check list [--json]` and `aegis-agent check run NAME...|all [--json]`: the checks by hand, run as a round runs them.
+`prolog`, `epilog` and `deep`: see `aegis_agent.deep`.
 
 Exit codes: 0 all passed (warnings are shown), 1 a check failed, 2 usage: an unknown name. JSON: one CheckResult a line.
 """
@@ -22,7 +22,7 @@ from aegis_agent.reaper import Reaper
 
 def main(argv: Sequence[str]) -> int:
     """Arguments after `aegis-agent check`."""
-    if argv and argv[0] in ("prolog", "epilog"):
+    if argv and argv[0] in ("prolog", "epilog", "deep"):
         from aegis_agent.deep.command import main as around
 
         return around(argv[0], argv[1:])
@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
     chosen = [check for name in names if (check := named(name)) is not None]
     if words[0] != "run" or not names or any(named(name) is None and name not in together for name in names):
         known = ", ".join([*(row.name for row in CHECKS), *together])
-        sys.stderr.write(f"usage: aegis-agent check list | run NAME...|all [--json] | prolog | epilog   (known: {known})\n")
+        sys.stderr.write(f"usage: aegis-agent check list | run NAME...|all [--json] | prolog | epilog | deep   (known: {known})\n")
         return 2
     results = asyncio.run(run_all(chosen, [name for name in together if name in names]))
     for result in results:

@@ -1,7 +1,7 @@
 """The node daemon: one per machine (or several, virtual). Its slots say what shall run here; it makes it so and tells what is.
 
-Owns the processes of its slots (`keeper`), `<state>/lock`, `aegis.node.<n>.{spec,status,held.<i>,hb}`, and
-`aegis.net.<n>.counter` (`ports`). Reads `aegis.node.<n>.slot.<i>`: a
+Owns the processes of its slots (`keeper`), `<state>/lock`, `aegis.node.<n>.{spec,status,held.<i>,hb}`,
+`aegis.net.<n>.counter` (`ports`), and the deep tests it is asked for (`deeptests`). Reads `aegis.node.<n>.slot.<i>`: a
 core subscription wakes it, Direct Get is the truth, read again at every connect and every 30 s. A bus that is away changes nothing that runs.
 """
 
@@ -30,9 +30,10 @@ from aegis_proto.api_nodes import NodeBeat
 from aegis_proto.messages import BadMessage, NodeSpec, NodeStatus, Slot, decode, encode
 
 from aegis_agent.daemon import processes
+from aegis_agent.daemon.deeptests import DeepTests
 from aegis_agent.daemon.keeper import Launch, SlotKeeper, agent_environment
 from aegis_agent.daemon.ports import PortSettings, Telling, nccl
-from aegis_agent.daemon.slotdir import SlotDir
+from aegis_agent.daemon.slotdir import SlotDir, Stage
 from aegis_agent.handover import now_ms
 from aegis_agent.monitors.node import NodeMonitor, pause
 
@@ -105,6 +106,7 @@ class Daemon:
         self._unregistered = asyncio.Event()
         self._hoped: dict[str, tuple[bytes, float]] = {}  # slot -> content a wake-up showed, and when
         self._beat = asyncio.Event()
+        self._asked = asyncio.Event()
         self._stop = asyncio.Event()
         self._quick = 0
         self._told = 0
@@ -117,12 +119,23 @@ class Daemon:
             self._echo if settings.echo else None,
         )
         self.keepers = {
-            str(i): SlotKeeper(SlotDir(settings.state, str(i)), launch, self.boot, self._dirty.set, self._agents) for i in range(settings.slots)
+            str(i): SlotKeeper(SlotDir(settings.state, str(i)), launch, self.boot, self._changed, self._agents) for i in range(settings.slots)
         }
+        self._tests = DeepTests(settings.node, settings.state, self.boot, self._used, launch.environ)
         self._log = log.bind(node=settings.node)
 
     def _agents(self) -> frozenset[int]:
-        return frozenset(keeper.agent_pid for keeper in self.keepers.values())
+        """Children of ours whose end somebody waits for."""
+        return frozenset({self._tests.pid, *(keeper.agent_pid for keeper in self.keepers.values())})
+
+    def _changed(self) -> None:
+        self._dirty.set()
+        self._asked.set()
+
+    def _used(self) -> str:
+        """The workers that are here."""
+        records = [keeper.record for keeper in self.keepers.values()]
+        return ", ".join(f"{record.job}/{record.pod}" for record in records if record is not None and record.stage is not Stage.GONE)
 
     def _echo(self, pod: str, data: bytes) -> None:
         sys.stdout.buffer.write(data)
@@ -144,7 +157,8 @@ class Daemon:
         self._reap()
         work = [loop.create_task(keeper.run(), name=f"slot {name}") for name, keeper in self.keepers.items()]
         tasks = [
-            loop.create_task(part(), name=part.__name__) for part in (self._connect, self._slots, self._spec, self._status, self._beats, self._ports)
+            loop.create_task(part(), name=part.__name__)
+            for part in (self._connect, self._slots, self._spec, self._status, self._beats, self._ports, self._deep)
         ]
         if self.settings.echo:
             tasks.append(loop.create_task(self._echoes()))
@@ -214,6 +228,7 @@ class Daemon:
                     jwt_source=self._new_jwt,
                 )
                 await bus.subscribe(subjects.node_slot(settings.node, "*"), self._woken)
+                await bus.subscribe(subjects.node_test(settings.node), self._test_asked)
             except (BusError, OSError, ValueError) as error:
                 self._log.warning("no bus yet; what runs goes on", error=str(error))
                 await asyncio.sleep(random.uniform(0.5, 2.0))
@@ -224,7 +239,7 @@ class Daemon:
             if self._bus.generation != generation and self._bus.connected:
                 generation = self._bus.generation
                 self._quick = QUICK_BEATS
-                for event in (self._unregistered, self._dirty, self._read, self._beat):
+                for event in (self._unregistered, self._dirty, self._read, self._beat, self._asked):
                     event.set()
             await asyncio.sleep(0.2)
 
@@ -267,6 +282,13 @@ class Daemon:
 
     async def _slots(self) -> None:
         await self._repeat(self._read, self._read_slots)
+
+    async def _deep(self) -> None:
+        await self._repeat(self._asked, self._tests.look)
+
+    async def _test_asked(self, msg: Msg) -> None:
+        self._tests.heard(msg.data)
+        self._asked.set()
 
     async def _spec(self) -> None:
         await self._repeat(self._unregistered, self._register)

@@ -1,10 +1,12 @@
-"""`aegis-agent check prolog|epilog`: a node before and after a job, for a scheduler's prolog and epilog.
+"""`aegis-agent check prolog|epilog`: a node before and after a job, for a scheduler's prolog and epilog; `check deep`: a node by itself.
 
 aegis-agent check prolog [--job ID] [--state DIR] [--seconds S] [--json]
 aegis-agent check epilog [--job ID] [--state DIR] [--seconds S] [--json]
+aegis-agent check deep            [--state DIR] [--seconds S] [--json]
 
 Runs the local checks and the deep tests; nothing deep runs while a GPU is used. The prolog keeps what it measured in DIR; the epilog of the same job
-is compared with it. Exit codes: 0 well, 1 a check failed or was refused, or something got worse during the job; 2 usage.
+is compared with it, and `deep` with what this node could do when it was well. Exit codes: 0 well, 1 a check failed or was refused, or something
+got worse; 2 usage.
 """
 
 from __future__ import annotations
@@ -26,12 +28,13 @@ from aegis_proto.messages import CheckResult
 from aegis_agent.checks import meeting
 from aegis_agent.checks.registry import Check, Context, accelerators, named, run_check
 from aegis_agent.checks.running import Program, boot, run_program
+from aegis_agent.deep import baseline
 from aegis_agent.deep.compare import compare
 from aegis_agent.handover import now_ms, write_whole
 from aegis_agent.reaper import Reaper
 
 FOLDER = Path(__file__).resolve().parent
-LOCAL = ("io", "gpu", "runtime", "rdma", "memory")
+LOCAL = ("io", "gpu", "runtime", "rdma", "memory", "power")
 TESTS = ("memory", "compute", "copy")
 MARGIN = 120.0
 """Seconds a deep test may take beyond what it was given: an interpreter, torch, a large memory filled once."""
@@ -50,20 +53,24 @@ KEEP_SECONDS = 30 * 86400.0
 def main(verb: str, argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog=f"aegis-agent check {verb}", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     job = os.environ.get("SLURM_JOB_ID") or os.environ.get("AEGIS_JOB") or ""
-    parser.add_argument("--job", default=job, help="whose prolog and epilog this is (default: $SLURM_JOB_ID, $AEGIS_JOB)")
-    parser.add_argument("--state", type=Path, default=default_state(), metavar="DIR", help="where the prolog keeps what it measured")
+    if verb != "deep":
+        parser.add_argument("--job", default=job, help="whose prolog and epilog this is (default: $SLURM_JOB_ID, $AEGIS_JOB)")
+    parser.add_argument("--state", type=Path, default=default_state(), metavar="DIR", help="where what was measured is kept")
     parser.add_argument("--seconds", type=float, default=2.0, metavar="S", help="for each deep test (default 2); 60 and more is a burn")
     parser.add_argument("--json", action="store_true", help="one CheckResult a line")
     given = parser.parse_args(argv)
-    if not re.fullmatch(r"[\w.-]{1,128}", given.job):
+    if verb != "deep" and not re.fullmatch(r"[\w.-]{1,128}", given.job):
         parser.error("--job ID is needed: letters, digits, dot, dash, underscore")
     if not 0.1 <= given.seconds <= 86400:
         parser.error("--seconds: between 0.1 and 86400")
     results = asyncio.run(examine(given.seconds, os.environ))
-    kept = given.state / f"prolog-{given.job}.json"
-    if verb == "prolog":
-        keep(kept, results)
+    if verb == "deep":
+        if any(result.CheckType.startswith("deep-") for result in results):
+            results = [*results, baseline.judge(given.state / baseline.FILE, results)]
+    elif verb == "prolog":
+        keep(given.state / f"prolog-{given.job}.json", results)
     else:
+        kept = given.state / f"prolog-{given.job}.json"
         results = [*results, against(kept, results)]
         kept.unlink(missing_ok=True)
     for result in results:

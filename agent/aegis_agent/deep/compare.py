@@ -6,7 +6,7 @@ not compared. A check that passed before and fails now is a finding of the job's
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from aegis_parsers.schema import Draft, Finding, Severity
 from aegis_proto.messages import CheckResult
@@ -15,6 +15,16 @@ SPEEDS = ("per_s", "tflops", "net.", "local.")
 RISING = ("errors", "remapped", "retired", "uncorrected")
 KEEPS = 0.8
 """Share of the speed before that is left at least: the same as between peers (DESIGN.md §5)."""
+
+
+def speeds(result: CheckResult) -> Iterator[tuple[str, float]]:
+    """The values of a result that are speeds, by name."""
+    return ((name, value) for name, value in sorted(result.values.items()) if any(word in name for word in SPEEDS))
+
+
+def slower(result: CheckResult, name: str) -> Severity:
+    """How grave it is that this is slow. The host of a busy machine is shared: its speed is told and accuses nobody."""
+    return "warning" if "host" in result.values or name.startswith("net.") else "critical"
 
 
 def compare(before: Iterable[CheckResult], after: Iterable[CheckResult]) -> tuple[Finding, ...]:
@@ -33,9 +43,7 @@ def compare(before: Iterable[CheckResult], after: Iterable[CheckResult]) -> tupl
                 continue
             if any(word in name for word in SPEEDS) and was > 0 and value < KEEPS * was:
                 text = f"{name} {value:.3g}, {was:.3g} before the job ({100 * value / was:.0f} %)"
-                # The host of a busy machine is shared: its speed is told and accuses nobody.
-                grade: Severity = "warning" if "host" in result.values or name.startswith("net.") else "critical"
-                draft.finding("slower_than_prolog", grade, f"{result.CheckType} {name}", text)
+                draft.finding("slower_than_prolog", slower(result, name), f"{result.CheckType} {name}", text)
             elif any(word in name for word in RISING) and value > was:
                 draft.finding("errors_since_prolog", "critical", f"{result.CheckType} {name}", f"{name} {value:g}, {was:g} before the job")
     return draft.done().findings if draft.has_any() else ()

@@ -13,6 +13,7 @@ from aegis_proto.job import duration
 from aegis_cli import several, times
 from aegis_cli.client import Client
 from aegis_cli.client import run as run_async
+from aegis_cli.commands import nodetest
 from aegis_cli.errors import CliError
 from aegis_cli.options import Env, command
 from aegis_cli.output import Column, table
@@ -70,6 +71,7 @@ def register(app: typer.Typer) -> None:
     """Add the group."""
     group = typer.Typer(help="Nodes: which there are, excluding them.", no_args_is_help=True)
     app.add_typer(group, name="node")
+    nodetest.register(group)
 
     @command(group, "ls", "list", watch=True)
     def ls(

@@ -1,6 +1,6 @@
 """Requests of people and tools about nodes (`aegis.rpc.jobcontroller.>`). Any replica answers; who may ask is the bus's to enforce (`roles`).
 
-Writes `aegis.node.<n>.taint` (by compare-and-set) and, for `node-lost`, facts. Reads the cache.
+Writes `aegis.node.<n>.taint` (by compare-and-set), `aegis.node.<n>.test` and, for `node-lost`, facts. Reads the cache.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import secrets
 import time
 from collections.abc import Awaitable, Callable
 from itertools import islice
@@ -23,6 +24,8 @@ from aegis_proto.api_nodes import (
     NodeLostRequest,
     NodesAnswer,
     NodesQuery,
+    NodeTestAnswer,
+    NodeTestRequest,
     PendingAnswer,
     PendingQuery,
     RecordAnswer,
@@ -30,6 +33,7 @@ from aegis_proto.api_nodes import (
     TaintAnswer,
     TaintRequest,
 )
+from aegis_proto.deeptest import LEAST_SECONDS, MOST_SECONDS, DeepTest
 from aegis_proto.ids import pod_index
 from aegis_proto.messages import BadMessage, Fact, Taint, decode, encode
 from aegis_proto.phases import FactKind
@@ -48,6 +52,7 @@ MAX_REQUEST = 16384
 MAX_PAGE = 500
 MAX_RECORD = 1024
 MAX_TAINT = 366 * 86400.0
+MAX_WAIT = 7 * 86400.0
 TRIES = 5
 
 Verb = Callable[[str, bytes], Awaitable[msgspec.Struct]]
@@ -62,7 +67,7 @@ class Api:
         self._cache = cache
         self._tell = tell
         self._queries: dict[str, Verb] = {"nodes": self._nodes, "pending": self._pending, "record": self._record}
-        self._acts: dict[str, Verb] = {"taint": self._taint, "untaint": self._untaint, "node-lost": self._node_lost}
+        self._acts: dict[str, Verb] = {"taint": self._taint, "untaint": self._untaint, "test": self._test, "node-lost": self._node_lost}
 
     async def start(self) -> None:
         await self._bus.subscribe(SUBJECT, self.on_request, queue=SERVICE, workers=4, timeout=30.0)
@@ -146,8 +151,7 @@ class Api:
         world = self._cache.world()
         if not self._platform.has_node(request.node):
             self._known(request.node, world)
-        node = world.nodes.get(request.node)
-        running = tuple(f"{slot.slot.job}/{slot.slot.pod}" for slot in (node.slots.values() if node is not None else ()) if slot.key is not None)
+        running = _running(request.node, world)
         subject = subjects.node_taint(request.node)
         for _ in range(TRIES):
             stored = await self._bus.get("NODES", subject, leader=True)
@@ -165,6 +169,24 @@ class Api:
             await self._cache.seen(ack.seq)
             return answer
         raise RequestRefused("E105", f"E105 the taint of {request.node} is being changed by others; look again", "aegis node ls")
+
+    async def _test(self, scope: str, data: bytes) -> NodeTestAnswer:
+        """What a node owes is one order: a later one takes the place of the one before."""
+        request = read_request(NodeTestRequest, data)
+        if not request.by:
+            raise RequestRefused("E107", "E107 a test names who asked for it: by is empty")
+        if not math.isfinite(request.seconds) or not LEAST_SECONDS <= request.seconds <= MOST_SECONDS:
+            raise RequestRefused("E107", f"E107 seconds {request.seconds:g} is out of range: {LEAST_SECONDS:g} to {MOST_SECONDS:g} for each test")
+        if not math.isfinite(request.waits) or not 0 <= request.waits <= MAX_WAIT:
+            raise RequestRefused("E107", f"E107 waits {request.waits:g} is out of range: 0 to {MAX_WAIT:.0f}")
+        world = self._cache.world()
+        self._known(request.node, world)
+        now = int(time.time() * 1000)
+        until = now + int(request.waits * 1000) if request.waits else 0
+        order = DeepTest(secrets.token_hex(6), request.by[:64], request.reason[:200], request.seconds, until, now)
+        if not request.dryRun:
+            await self._bus.publish(subjects.node_test(request.node), encode(order), msg_id="auto")
+        return NodeTestAnswer(request.node, order.id, _running(request.node, world))
 
     async def _node_lost(self, node: str, data: bytes) -> NodeLostAnswer:
         """A person's word that the machine is off: every worker placed there is lost, and verified so."""
@@ -192,6 +214,12 @@ class Api:
     def _known(self, node: str, world: World) -> None:
         if node not in world.nodes:
             raise RequestRefused("E109", f"E109 no node {node[:64]} has registered", "aegis node ls")
+
+
+def _running(name: str, world: World) -> tuple[str, ...]:
+    """job/pod of what the slots of a node hold."""
+    node = world.nodes.get(name)
+    return tuple(f"{slot.slot.job}/{slot.slot.pod}" for slot in (node.slots.values() if node is not None else ()) if slot.key is not None)
 
 
 def _shown(taint: Taint | None, now: int) -> str:

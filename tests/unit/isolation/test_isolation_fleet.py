@@ -34,6 +34,10 @@ async def test_a_daemon_reads_its_slots_and_is_woken_by_them(raw: RawOf, secured
     await until(lambda: heard)
     answer = await daemon.nc.request(f"$JS.API.DIRECT.GET.NODES.{slot}", b"", timeout=2)
     assert answer.data == b'{"slot":1}'
+    asked = await daemon.listen("aegis.node.n1.test")
+    await controller.publish(subjects.node_test("n1"), b'{"test":1}')
+    await until(lambda: asked)
+    assert (await daemon.nc.request(f"$JS.API.DIRECT.GET.NODES.{subjects.node_test('n1')}", b"", timeout=2)).data == b'{"test":1}'
     await controller.close()
 
 
@@ -63,6 +67,7 @@ async def test_a_daemons_heartbeat_and_status_reach_the_job_controller(raw: RawO
         subjects.node_slot("n1", 0),
         subjects.node_slot("n2", 0),
         subjects.node_taint("n1"),
+        subjects.node_test("n1"),
         subjects.node_taint("n2"),
         subjects.place(A, "w0"),
         subjects.job_state(A),
@@ -91,6 +96,7 @@ async def test_a_daemons_heartbeat_and_status_reach_the_job_controller(raw: RawO
         f"$JS.API.DIRECT.GET.NODES.{subjects.node_slot('n2', 0)}",
         "$JS.API.DIRECT.GET.NODES.aegis.node.*.slot.0",
         f"$JS.API.DIRECT.GET.NODES.{subjects.node_taint('n1')}",
+        f"$JS.API.DIRECT.GET.NODES.{subjects.node_test('n2')}",
         f"$JS.API.DIRECT.GET.NODES.{subjects.place(A, 'w0')}",
         f"$JS.API.DIRECT.GET.FLEET.{subjects.node_spec('n2')}",
         f"$JS.API.DIRECT.GET.CTL.{subjects.job_state(A)}",
@@ -117,6 +123,7 @@ async def test_a_daemon_may_not_publish(raw: RawOf, subject: str) -> None:
         "aegis.node.*.slot.*",
         "aegis.node.n2.slot.*",
         "aegis.node.n2.slot.0",
+        "aegis.node.n2.test",
         "aegis.view.>",
         subjects.view_job_state(A),
         subjects.job_state(B),

@@ -15,7 +15,8 @@ from aegis_bus.connection import Bus
 from aegis_bus.jobstore import JobStore
 from aegis_proto import subjects
 from aegis_proto.api import read_reply
-from aegis_proto.api_nodes import NodesAnswer, NodesQuery, TaintAnswer, TaintRequest
+from aegis_proto.api_nodes import NodesAnswer, NodesQuery, NodeTestAnswer, NodeTestRequest, TaintAnswer, TaintRequest
+from aegis_proto.deeptest import DeepTestDone
 from aegis_proto.messages import Fact, NodeStatus, Place, SlotStatus, decode, encode
 from aegis_proto.phases import FactKind
 from aegis_proto.state import Head, JobSpec, JobState, Owner, empty_shards
@@ -113,6 +114,10 @@ async def test_a_job_is_placed_killed_and_told_with_the_rights_as_shipped(secure
         subject = subjects.rpc_do("jobcontroller", "taint", "default")
         taint = read_reply(TaintAnswer, await people["operator"].request(subject, encode(TaintRequest("n2", "alice", "test")), timeout=10))
         assert taint.after == "excluded (test)" and len(taint.running) == 1
+        asked = encode(NodeTestRequest("n2", "alice", "odd", 0.1))
+        order = read_reply(NodeTestAnswer, await people["operator"].request(subjects.rpc_do("jobcontroller", "test", "default"), asked, timeout=10))
+        done = await until(lambda: word_of(master, "n2"), WAIT)
+        assert (done.id, done.state, done.code, done.by) == (order.id, "refused", "busy", "alice") and order.running == taint.running
 
         on_n1 = await slot_status(master, "n1")
         os.kill(on_n1.pid, signal.SIGKILL)
@@ -121,6 +126,12 @@ async def test_a_job_is_placed_killed_and_told_with_the_rights_as_shipped(secure
     finally:
         for bus in (master, *people.values(), scoped):
             await bus.close()
+
+
+async def word_of(master: Bus, node: str) -> DeepTestDone | None:
+    """What a daemon told of its deep tests last."""
+    stored = await master.get("EVENTS", subjects.node_event(node, "test"))
+    return decode(DeepTestDone, stored.data) if stored is not None else None
 
 
 async def all_running(master: Bus) -> bool:
