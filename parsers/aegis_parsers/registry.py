@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Callable
 from typing import NamedTuple
 
-from . import dmesg, lspci, nccl_tests, superbench
+from . import dmesg, ipmi, lspci, nccl_tests, superbench
 from .ib import fabric, ibdiagnet, ibswinfo, local, mlxlink, ncclras, perfquery, queryerrors, sysfs, ufm
 from .nvidia import csvrows, fabricmanager, nvlink, query, smi, table
 from .schema import Draft, Parsed
@@ -47,6 +47,7 @@ PARSERS: dict[str, Parser] = {
     "nvidia-smi-csv": Parser(csvrows.read, csvrows.looks, ("nvidia-smi-query-gpu", "nvidia-smi-query-csv", "nvidia-smi-null-markers")),
     "nvidia-smi": Parser(smi.read, smi.looks),
     "fabricmanager": Parser(fabricmanager.read, fabricmanager.looks, ("fabric-manager", "nv-fabricmanager")),
+    "ipmitool": Parser(ipmi.read, ipmi.looks, ("ipmi",)),
     "lspci": Parser(lspci.read, lspci.looks),
     "ibstat": Parser(local.read_ibstat, local.looks_ibstat),
     "ibstatus": Parser(local.read_ibstatus, local.looks_ibstatus),

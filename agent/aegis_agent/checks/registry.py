@@ -93,6 +93,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check("hang", "aegis_agent.checks.hang", 10.0, (), "processes of the training that are stopped or blocked in the kernel; touches none of them"),
     Check("memory", "aegis_agent.checks.memory", 10.0, (), "errors of the host's memory (EDAC), machine checks"),
+    Check("power", "aegis_agent.checks.power", 30.0, (), "power supplies and fans, as the board's controller (IPMI) and the kernel tell"),
     Check("contention", "aegis_agent.checks.contention", 10.0, (), "what neighbours take: pressure, stolen time, throttling (warns, never fails)"),
 )
 

@@ -1,4 +1,4 @@
-"""Runtime, RDMA, memory and contention, against trees of files and an interpreter that says what we want."""
+"""Runtime, RDMA, memory, power and contention, against trees of files and an interpreter that says what we want."""
 
 from __future__ import annotations
 
@@ -188,3 +188,35 @@ def test_every_threshold_has_a_unit_and_a_source() -> None:
         for name, row in limits(group).items():
             assert row.unit and row.source and row.severity in ("warning", "critical", "fatal"), name
     assert limit("io.free_bytes").value == 500_000_000
+
+
+SENSORS = """Fan1A            | 30h | ok  |  7.1 | 8760 RPM
+Fan2B            | 35h | {fan}  |  7.1 | 0 RPM
+PS1 Status       | 85h | ok  | 10.1 | Presence detected
+PS2 Status       | 86h | ok  | 10.2 | Presence detected{supply}
+PS Redundancy    | 77h | ok  |  7.1 | {redundancy}
+Inlet Temp       | 05h | ok  |  7.1 | 24 degrees C
+Exhaust Temp     | 06h | ns  |  7.1 | No Reading
+"""
+
+
+def test_a_machine_without_sensors_has_nothing_to_judge_and_one_that_tells_is_judged(tmp_path: Path) -> None:
+    tools = tmp_path / "bin"
+    env = {"AEGIS_CHECKS_ROOT": str(tmp_path), "PATH": f"{tools}:/usr/bin:/bin"}
+    answer = run_program("power", tmp_path, env)
+    assert answer["pass"] and "not applicable" in answer["result"]
+    hwmon = "sys/class/hwmon/hwmon0"
+    lay(tmp_path, {f"{hwmon}/fan1_input": "0\n", f"{hwmon}/fan1_min": "600\n", f"{hwmon}/fan2_input": "900\n"})
+    answer = run_program("power", tmp_path, env)
+    assert (answer["pass"], answer["code"], answer["values"]["fans"]) == (False, "fan_failed", 2.0) and "hwmon0 fan1" in answer["result"]
+    lay(tmp_path, {f"{hwmon}/fan1_input": "900\n", "dev/ipmi0": "", "bin/ipmitool": '#!/bin/sh\ncat "$0.txt"\n'})
+    (tools / "ipmitool").chmod(0o755)
+    for fan, supply, redundancy, passed, codes in (
+        ("ok", "", "Fully Redundant", True, set[str]()),
+        ("lcr", "", "Fully Redundant", False, {"fan_failed"}),
+        ("ok", ", Power Supply AC lost", "Redundancy Lost", True, {"power_supply_failed", "power_redundancy_lost"}),
+    ):
+        lay(tmp_path, {"bin/ipmitool.txt": SENSORS.format(fan=fan, supply=supply, redundancy=redundancy)})
+        answer = run_program("power", tmp_path, env)
+        assert answer["pass"] is passed and codes <= set(answer["result"].split()) and answer["values"]["sensors"] == 7.0, answer
+        assert codes or answer["code"] == "", answer
