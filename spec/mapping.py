@@ -192,6 +192,7 @@ PROCESSES: dict[str, tuple[str, ...]] = {
     "RestartAsked": ("Restart",),
     "SettingChanged": (),
     "InjectAsked": (),
+    "Noticed": (),
     "SuspectChanged": ("Suspect",),
     "GapFound": (),
     "EraChanged": ("Era",),

@@ -152,7 +152,15 @@ def report(detail: JobDetail, events: Sequence[Any] = (), signalled: int = 0) ->
             for step in detail.transitions
         ],
         "errorNodes": [
-            {"node": node.name, "reason": node.reason, "worker": node.podName or None, "time": rfc3339(node.timeStamp)} for node in detail.errorNodes
+            {
+                "node": node.name,
+                "reason": node.reason,
+                "worker": node.podName or None,
+                "time": rfc3339(node.timeStamp),
+                "until": rfc3339(node.until) if node.until else None,
+                "noticed": node.noted,
+            }
+            for node in detail.errorNodes
         ],
         "ledgerSeconds": {state: spent / 1000 for state, spent in detail.ledger.items()},
         "events": [event.eventId for event in events],

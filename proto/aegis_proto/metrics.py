@@ -36,6 +36,10 @@ class UsageSample(msgspec.Struct, frozen=True, omit_defaults=True):
     v: int = WIRE_VERSION
 
 
+ANOMALIES = frozenset({"gpuIdle", "bandwidthCollapse", "memoryGrowth", "gpuSilent"})
+"""Codes of what a monitor notices."""
+
+
 class Anomaly(msgspec.Struct, frozen=True, omit_defaults=True):
     """The four of the seed (pod, node, reason code, time), with the figures. Codes: gpuIdle, bandwidthCollapse, memoryGrowth, gpuSilent."""
 

@@ -35,13 +35,19 @@ class Deadline(msgspec.Struct, frozen=True):
     """Server time (ms since 1970) of the commit that set it; 0 in the commit itself, filled by the owner when it reads it back."""
 
 
-class ErrorNode(msgspec.Struct, frozen=True):
-    """A node this job must not use again. The four of the seed: pod, node, reason code, time."""
+class ErrorNode(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A node this job does not use until `until`, or of which a monitor noticed something. The four of the seed: pod, node, reason code, time."""
 
     name: str
     reason: str
     timeStamp: int  # ms
     podName: str = ""
+    until: int = 0  # ms; 0 = until the job ends
+    noted: bool = False  # noticed by a worker's monitor: told, and the node is used as before
+
+    def avoided(self, now: int) -> bool:
+        """Whether the job keeps off the node at `now` (ms)."""
+        return not self.noted and (self.until == 0 or self.until > now)
 
 
 class Order(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -225,6 +225,18 @@ def a_fault_is_asked_for(scene: World) -> None:
         when_it_runs(scene, lambda: fact(scene, FactKind.INJECT, settings={"worker": "w1", "fault": "kill", "id": "one"}), after=after)
 
 
+def a_monitor_notices(scene: World) -> None:
+    """Twice the same of one run: noted once."""
+
+    def notice() -> None:
+        agent = machine_of(scene, "w1").agent
+        assert agent is not None
+        agent.notice()
+
+    for after in (2.0, 2.5):
+        when_it_runs(scene, notice, after=after)
+
+
 def reports_are_lost_unread(scene: World) -> None:
     """The owner is dead when they come and when they are lost; the next one finds a gap."""
 
@@ -276,6 +288,7 @@ EVENTS: dict[str, tuple[Then, dict[str, object]]] = {
     "PlainFact": (one_is_never_heard, {"start_wait": 6.0}),
     "SettingChanged": (budget_is_raised, {}),
     "InjectAsked": (a_fault_is_asked_for, {}),
+    "Noticed": (a_monitor_notices, {}),
     "GapFound": (reports_are_lost_unread, {}),
     "Healthy": (recovers_and_is_healthy, {"reset_after": 3.0}),
 }

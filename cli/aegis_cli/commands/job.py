@@ -76,8 +76,10 @@ def header(detail: api.JobDetail, lang: str = "en", found: Sequence[Verdict] = (
     lines = [first, verdicts.budget(detail, lang)]
     if lang == "en":
         lines[-1] += f"  Retries {detail.retries}."
-        if job.errorNodes:
-            lines[-1] += "  Left: " + ", ".join(f"{n.name} ({n.reason})" for n in detail.errorNodes[:4])
+        if left := [f"{n.name} ({n.reason})" for n in detail.errorNodes if not n.noted]:
+            lines[-1] += f"  Left: {', '.join(left[:4])}"
+        if noted := [f"{n.podName} on {n.name} ({n.reason})" for n in detail.errorNodes if n.noted]:
+            lines[-1] += f"  Noticed: {', '.join(noted[-4:])}"
     if said := verdicts.sentence(found, lang):
         lines.append(said)
     if detail.waiting:

@@ -112,8 +112,8 @@ def refusal(job: Job, node: Node, world: World, taken: frozenset[tuple[str, str]
         return "silent", f"not heard for {node.silent_for:.0f} s"
     if excluded(node.taint, world.now):
         return "excluded", node.taint.reason if node.taint is not None else ""
-    if node.name in job.error_nodes:
-        return "errorNode", next(e.reason for e in job.head.errorNodes if e.name == node.name)
+    if (error := next((e for e in job.head.errorNodes if e.name == node.name and e.avoided(world.now)), None)) is not None:
+        return "errorNode", error.reason
     if node.name in job.spec.exclude or (job.spec.nodes and node.name not in job.spec.nodes):
         return "notAsked", ""
     if job.spec.gpuType and job.spec.gpuType != node.spec.gpuType:

@@ -61,9 +61,9 @@ class Job:
     seq: int = 0
     ended_for: float = -1.0
 
-    @property
-    def error_nodes(self) -> frozenset[str]:
-        return frozenset(node.name for node in self.head.errorNodes)
+    def error_nodes(self, now: int) -> frozenset[str]:
+        """Nodes that this job keeps off at `now` (ms)."""
+        return frozenset(node.name for node in self.head.errorNodes if node.avoided(now))
 
     @property
     def stop_after(self) -> float:

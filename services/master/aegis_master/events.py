@@ -129,6 +129,18 @@ class Marked:
 
 
 @dataclass(frozen=True, slots=True)
+class Noticed:
+    """A monitor of this worker saw something in what its run uses: GPUs that do nothing, memory that only grows. Told; nobody is excluded by it."""
+
+    index: int
+    attempt: int
+    boot: str
+    incarnation: int
+    code: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Progressed:
     """A worker told a step of this incarnation: asked for at the first one only, for the ledger."""
 
@@ -257,6 +269,7 @@ Event = (
     | Finished
     | Errored
     | Marked
+    | Noticed
     | Progressed
     | Checkpointed
     | DeadlinePassed

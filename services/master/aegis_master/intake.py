@@ -31,6 +31,7 @@ from aegis_proto.messages import (
     decode,
     decode_data,
 )
+from aegis_proto.metrics import ANOMALIES
 from aegis_proto.phases import FactKind, LostReason, MessageType, Mode, Phase, ReportKind
 from aegis_proto.state import JobState, Pod
 
@@ -190,10 +191,12 @@ def _of_present(state: JobState, index: int, message: Message, body: msgspec.Str
         if body.leaving and body.clean:
             stopped.append(ev.PodGone(index, message.attempt, preempted=body.reason == LostReason.PREEMPTED))
         return Taken(tuple(stopped), heard=index)
-    if isinstance(body, CheckResult):
-        return Taken(dropped="check", heard=index)
     if message.incarnation != head.incarnation:
         return Taken(dropped="incarnation", heard=index)
+    if isinstance(body, CheckResult):
+        if body.CheckType != "monitor" or body.code not in ANOMALIES:
+            return Taken(dropped="check", heard=index)
+        return Taken((ev.Noticed(*who, incarnation=message.incarnation, code=body.code, message=words(body.Result)[:200]),), heard=index)
     if isinstance(body, HangData):
         if body.kind == "look":
             return Taken(dropped="look", heard=index, look=Look(index, body.sign, words(body.message)))

@@ -21,7 +21,7 @@ from aegis_proto.ids import pod_index, pod_name
 from aegis_proto.phases import FailedReason, LedgerState, Mode, Phase
 from aegis_proto.state import SHARD, Deadline, Head, JobSpec, JobState, Ledger, Pod, Transition
 
-from aegis_master import asked, counting, events, ledger, orders, places, reports, rounds, story, transitions
+from aegis_master import asked, counting, events, exclusion, ledger, orders, places, reports, rounds, story, transitions
 from aegis_master.draft import Draft, counts_of, tally_of
 from aegis_master.events import Effect, Event
 from aegis_master.transitions import Trigger
@@ -114,6 +114,8 @@ def _take(draft: Draft, event: Event) -> None:
             reports.errored(draft, event)
         case events.Marked():
             reports.marked(draft, event)
+        case events.Noticed():
+            exclusion.notice(draft, event)
         case events.Progressed():
             reports.progressed(draft, event)
         case events.Checkpointed():

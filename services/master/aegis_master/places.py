@@ -12,7 +12,7 @@ from aegis_proto.ids import pod_name
 from aegis_proto.phases import FailedReason, LostReason, Phase
 from msgspec.structs import replace
 
-from aegis_master import counting, rounds, transitions
+from aegis_master import counting, exclusion, rounds, transitions
 from aegis_master.draft import Draft
 from aegis_master.events import PodGone, PodLost, PodReady, PodRunning
 from aegis_master.transitions import Counting, Trigger
@@ -75,7 +75,7 @@ def lost(draft: Draft, event: PodLost) -> None:
         _lose(draft, event)
     elif event.attempt == pod.attempt - 1 and event.gone and not pod.present and not pod.gone:
         if event.blame and rounds.may_evict(draft):
-            rounds.blame(draft, event.index, event.node, event.blame)
+            exclusion.blame(draft, event.index, event.node, event.blame)
         draft.change(event.index, gone=True)
     else:
         draft.drop("attempt")
@@ -111,7 +111,7 @@ def _lose(draft: Draft, event: PodLost, successor: PodReady | None = None) -> No
     if pod.toQuit and event.reason is LostReason.KILLED:
         event = dataclasses.replace(event, reason=LostReason.ORDERED)
     if event.blame and rounds.may_evict(draft):
-        rounds.blame(draft, index, node, event.blame)
+        exclusion.blame(draft, index, node, event.blame)
     if head.phase is Phase.RUN_COMMAND:
         finished = pod.finished or (event.exit_code == 0 and event.reason is LostReason.KILLED and pod.present)
         _reset(draft, event, pod.innerPhase if finished else Phase.RESTARTING, finished, successor)

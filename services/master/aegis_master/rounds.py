@@ -12,14 +12,14 @@ from enum import Enum
 from aegis_proto.ids import pod_name
 from aegis_proto.messages import CheckResult
 from aegis_proto.phases import FailedReason, LedgerState, LostReason, Mode, OrderPhase, Phase
-from aegis_proto.state import RECENT, Deadline, ErrorNode, Pod, Transition
+from aegis_proto.state import RECENT, Deadline, Pod, Transition
 from msgspec.structs import replace
 
 from aegis_master import counting, ledger, orders, pairs, story, transitions
 from aegis_master.draft import Draft
+from aegis_master.exclusion import blame
 from aegis_master.transitions import Counting, Trigger
 
-ERROR_NODES = 64
 MAX_LEAVING = 64
 """Pods ordered to leave at once; who is left over fails its next round again. Keeps the head <= 16 KB."""
 MAX_MESSAGE = 100
@@ -248,17 +248,6 @@ def unhung(draft: Draft) -> None:
     head = draft.head
     orders.give(draft, OrderPhase.COMMAND)
     draft.set(deadline=None, ledger=ledger.book(head.ledger, LedgerState.PRODUCTIVE, head.ledger.who, draft.now))
-
-
-def blame(draft: Draft, index: int, node: str, reason: str) -> None:
-    """This job does not use the node again (64 newest are kept)."""
-    if not node:
-        return
-    head = draft.head
-    known = any(entry.name == node for entry in head.errorNodes)
-    kept = tuple(entry for entry in head.errorNodes if entry.name != node)
-    entry = ErrorNode(node, reason, draft.now, pod_name(index))
-    draft.set(errorNodes=(*kept, entry)[-ERROR_NODES:], errorNodesTotal=head.errorNodesTotal + (not known))
 
 
 def may_evict(draft: Draft) -> bool:

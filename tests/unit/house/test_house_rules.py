@@ -32,7 +32,7 @@ OFFLINE = {"aegis_lognexus", "aegis_lemon", "aegis_netmon"}
 PURE = {
     "aegis_master": [
         *("machine", "transitions", "counting", "rounds", "orders", "places", "reports", "asked", "draft", "ledger", "story", "events"),
-        *("invariants", "judge", "intake", "stall", "levels"),
+        *("invariants", "judge", "intake", "stall", "levels", "exclusion"),
     ],
     "aegis_jobcontroller": [
         *("plan", "facts", "pending", "world", "lost", "checked"),

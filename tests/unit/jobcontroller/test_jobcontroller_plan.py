@@ -364,7 +364,7 @@ def test_no_plan_uses_a_node_twice_a_slot_twice_or_a_node_that_is_excluded(world
         assert (action.job, action.node) not in by_job, "two workers of a job on one node"
         by_job.add((action.job, action.node))
         assert node.alive and not excluded(node.taint, world.now)
-        assert action.node not in job.error_nodes and action.node not in job.spec.exclude
+        assert action.node not in job.error_nodes(world.now) and action.node not in job.spec.exclude
         holding = node.holding(action.slot)
         own = world.places.get((action.job, action.pod))
         assert free(node, action.slot) or (own is not None and holding.key == own.key and node.reported(action.slot).clean), "slot of somebody"

@@ -139,7 +139,7 @@ def _stuck(pod: PodSeen, cluster: Cluster) -> bool:
 
 def _where(job: Job, pod: Pod, mine: Attempts, world: World, cluster: Cluster) -> tuple[tuple[str, ...], str]:
     """Host names to keep off and the one to prefer: that of the attempt before, where checkpoints in memory and on local disk are."""
-    bad = job.error_nodes | set(job.spec.exclude) | {name for name, taint in world.taints.items() if excluded(taint, world.now)}
+    bad = job.error_nodes(world.now) | set(job.spec.exclude) | {name for name, taint in world.taints.items() if excluded(taint, world.now)}
     if job.spec.nodes:
         bad |= cluster.nodes.keys() - set(job.spec.nodes)
     last = max((at for at in mine if at < pod.attempt), default=0)

@@ -22,7 +22,9 @@ def status(detail: JobDetail, workers: Sequence[WorkerView]) -> dict[str, Any]:
         "phase": summary.phase,
         "podInfos": {worker.pod: pod_info(worker, summary.phase) for worker in shown},
         "recoverCount": summary.recoverCount,
-        "errorNodes": [{"name": n.name, "reason": n.reason, "timeStamp": n.timeStamp, "podName": n.podName} for n in detail.errorNodes],
+        "errorNodes": [
+            {"name": n.name, "reason": n.reason, "timeStamp": n.timeStamp, "podName": n.podName} for n in detail.errorNodes if not n.noted
+        ],
         "shouldQuit": summary.phase == Phase.FAILED.value,
         "incarnation": summary.incarnation,
         "seqNum": detail.seqNum,

@@ -70,7 +70,7 @@ def status(job: Job, seen: JobSeen, waiting: Sequence[tuple[str, str]] = (), now
         "step": head.step if head.step >= 0 else None,
         "reason": reason or None,
         "message": message[:500] or None,
-        "errorNodes": [node.name for node in head.errorNodes[-MAX_NODES:]],
+        "errorNodes": [node.name for node in head.errorNodes if node.avoided(now)][-MAX_NODES:],
         "startTime": rfc3339(head.createdAt) if head.createdAt else None,
         "completionTime": rfc3339(last.timeStamp) if phase in ENDED and last is not None else None,
         "conditions": conditions(seen.status.get("conditions") or (), phase, reason, message, now),
