@@ -28,6 +28,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "saver": (),
     "recovery": (),
     "checks": (),
+    "all_at_once": (),
     "lemon_lanl": (),
     "lemon_scale": (),
     "classify": (),
