@@ -39,7 +39,7 @@ def probe(mount: Mount) -> dict[str, Any]:
             "inodes": space.f_files,
             "inodes_free": space.f_favail,
         }
-        if mount.readonly:
+        if mount.readonly or (mount.own and not os.access(mount.path, os.W_OK)):
             os.listdir(mount.path)
         elif space.f_flag & os.ST_RDONLY:
             return {**answer, "code": "fs_readonly", "error": "the file system is read-only"}
@@ -174,7 +174,7 @@ def examine(answer: Answer, settings: Settings, context: dict[str, Any]) -> str:
     mounts = list(settings.mounts)
     cwd = context.get("cwd") or os.getcwd()
     if all(mount.path != cwd for mount in mounts):
-        mounts.append(Mount(cwd, readonly=not os.access(cwd, os.W_OK)))
+        mounts.append(Mount(cwd, own=True))  # looked at by its probe alone: it may be what does not answer
     for path, seen in probe_all(mounts, limit("io.mount_seconds").value).items():
         judge(answer, path, seen)
     asleep = stuck(settings.under("proc"))

@@ -22,9 +22,12 @@ PREFIX = "AEGIS_CHECKS_"
 
 @dataclass(frozen=True, slots=True)
 class Mount:
+    """`own`: the working directory, which may be one that is only read."""
+
     path: str
     readonly: bool = False
     mounted: bool = False
+    own: bool = False
 
 
 @dataclass(frozen=True, slots=True)

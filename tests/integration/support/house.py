@@ -92,6 +92,8 @@ class House:
     site: Site
     nats: NatsServer
     children: dict[str, Child] = field(default_factory=dict)
+    inside: dict[str, Sequence[str]] = field(default_factory=dict)
+    """Name of a process -> command that it is started by (a network namespace)."""
     admin: Bus | None = None
 
     # --- processes --------------------------------------------------------------------------------------------------------
@@ -107,7 +109,7 @@ class House:
         return str(path)
 
     async def start(self, name: str, *argv: str, env: Mapping[str, str] | None = None) -> Child:
-        child = Child(name, [sys.executable, *argv], {**self.environment(), **(env or {})}, self.folder / f"{name}.log")
+        child = Child(name, [*self.inside.get(name, ()), sys.executable, *argv], {**self.environment(), **(env or {})}, self.folder / f"{name}.log")
         self.children[name] = child
         await child.start()
         return child

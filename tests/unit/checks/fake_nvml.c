@@ -1,11 +1,23 @@
-/* A libnvidia-ml.so.1 that tells what FAKE_NVML says ("0.failed=1 1.lost=1 count=2"), so that NVIDIA's own bindings run against it. */
+/* A libnvidia-ml.so.1 that tells what FAKE_NVML says ("0.failed=1 1.lost=1 count=2"), so that NVIDIA's own bindings run against it.
+   FAKE_NVML_FILE: a file that says it instead, read anew each time. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+static const char *facts(void) {
+    static char text[4096] = " ";
+    const char *path = getenv("FAKE_NVML_FILE");
+    FILE *file;
+    if (!path) return getenv("FAKE_NVML");
+    if (!(file = fopen(path, "r"))) return NULL;
+    text[1 + fread(text + 1, 1, sizeof text - 2, file)] = 0;
+    fclose(file);
+    return text;
+}
 static long fact(int gpu, const char *name, long otherwise) {
     char key[64];
-    const char *all = getenv("FAKE_NVML"), *at;
+    const char *all = facts(), *at;
     if (!all) return otherwise;
     if (gpu >= 0) snprintf(key, sizeof key, " %d.%s=", gpu, name); else snprintf(key, sizeof key, " %s=", name);
     at = strstr(all, key);
@@ -15,7 +27,7 @@ static int gpu_of(void *device) { return (int)(long)device - 1; }
 static int state(void *device) { return fact(gpu_of(device), "lost", 0) ? 15 : fact(gpu_of(device), "reset", 0) ? 16 : 0; }
 #define ALIVE if (state(d)) return state(d)
 
-int nvmlInitWithFlags(unsigned flags) { if (fact(-1, "hang", 0)) for (;;) ; return (int)fact(-1, "init", 0); }
+int nvmlInitWithFlags(unsigned flags) { while (fact(-1, "hang", 0)) usleep(10000); return (int)fact(-1, "init", 0); }
 int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
 int nvmlShutdown(void) { return 0; }
 const char *nvmlErrorString(int code) { static char text[32]; snprintf(text, sizeof text, "error %d", code); return text; }

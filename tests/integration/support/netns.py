@@ -1,0 +1,103 @@
+"""A machine behind a cable: a network namespace of the test's own, a veth pair, and a way to the services through it that a test can cut.
+
+Inside, 127.0.0.1:PORT leads to 127.0.0.1:PORT of the host for the ports given: a forwarder on each side, real packets over the pair between them.
+Cut is the pair set down: nothing is refused or closed, packets just do not arrive. Needs root and iproute2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+
+FORWARD = """
+import asyncio, sys
+async def main(listen, to, ports):
+    async def pump(reader, writer):
+        try:
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        except OSError:
+            pass
+        finally:
+            writer.close()
+    def serve(port):
+        async def accept(reader, writer):
+            try:
+                far = await asyncio.open_connection(to, port)
+            except OSError:
+                writer.close()
+                return
+            await asyncio.gather(pump(reader, far[1]), pump(far[0], writer))
+        return asyncio.start_server(accept, listen, port)
+    servers = [await serve(int(port)) for port in ports]
+    print("ready", flush=True)
+    await asyncio.gather(*(server.serve_forever() for server in servers))
+asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3:]))
+"""
+
+
+def possible() -> bool:
+    """Whether this machine lets us make one."""
+    if os.getuid() != 0 or not shutil.which("ip"):
+        return False
+    name = f"aeg-try-{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False).returncode == 0
+    subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+    return made
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+class Cable:
+    """`inside`: the command that runs another one in the namespace."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.inside = ("ip", "netns", "exec", name)
+        self.outer = f"v{name[-12:]}"
+
+    def cut(self) -> None:
+        _ip("link", "set", self.outer, "down")
+
+    def heal(self) -> None:
+        _ip("link", "set", self.outer, "up")
+
+
+@contextlib.asynccontextmanager
+async def cable(ports: Sequence[int]) -> AsyncIterator[Cable]:
+    """Made and taken away; `ports` of the host's 127.0.0.1 that can be reached from inside."""
+    tail = f"{os.getpid():x}{time.monotonic_ns() & 0xFFF:03x}"
+    made = Cable(f"aeg{tail}")
+    net = f"10.{100 + os.getpid() % 100}.{time.monotonic_ns() % 250}"
+    helpers: list[asyncio.subprocess.Process] = []
+    _ip("netns", "add", made.name)
+    try:
+        _ip("link", "add", made.outer, "type", "veth", "peer", "name", "eth0", "netns", made.name)
+        _ip("addr", "add", f"{net}.1/24", "dev", made.outer)
+        _ip("link", "set", made.outer, "up")
+        _ip("-n", made.name, "addr", "add", f"{net}.2/24", "dev", "eth0")
+        for device in ("lo", "eth0"):
+            _ip("-n", made.name, "link", "set", device, "up")
+        for around, listen, to in (((), f"{net}.1", "127.0.0.1"), (made.inside, "127.0.0.1", f"{net}.1")):
+            argv = [*around, sys.executable, "-c", FORWARD, listen, to, *map(str, ports)]
+            helper = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
+            helpers.append(helper)
+            assert helper.stdout is not None
+            assert await asyncio.wait_for(helper.stdout.readline(), 60) == b"ready\n"
+        yield made
+    finally:
+        for helper in helpers:
+            if helper.returncode is None:
+                helper.kill()
+            await helper.wait()
+        for words in (("link", "del", made.outer), ("netns", "del", made.name)):
+            await asyncio.to_thread(subprocess.run, ["ip", *words], capture_output=True, check=False)
