@@ -91,7 +91,7 @@ class Worker:
         self._end = asyncio.get_running_loop().create_future()
         hello(self.task)
         await self.exec.open(self._on_signal, self.status)
-        self.road = LogRoad(self.task, self.boot, self.uplink.publish, await asyncio.to_thread(self._spool))
+        self.road = LogRoad(self.task, self.boot, self.uplink.publish, await asyncio.to_thread(self._spool) if self.exec.state_dir else None)
         self.exec.road = self.road
         if self.uplink.hopeless:
             self._go_plain("no address of a credentials service")
