@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
-import sys
 import time
 from pathlib import Path
 
@@ -14,41 +10,14 @@ from aegis_bus.connection import Bus
 from aegis_proto import subjects
 from aegis_proto.messages import encode
 
+from harness.service import ServiceProcess
 
-class Process:
-    """`python -m aegis_netmon`; settings as environment variables."""
+
+class Process(ServiceProcess):
+    """netmon, judging often."""
 
     def __init__(self, url: str, folder: Path, replica: str = "net-1", creds: str = "", **env: str) -> None:
-        self._folder = folder
-        self._env = {"AEGIS_BUS_SERVERS": url, "AEGIS_SERVICE_REPLICA": replica, "AEGIS_BUS_LEASE_TTL": "2", "AEGIS_NETMON_ROUND": "0.3", **env}
-        if creds:
-            path = folder / "netmon.creds"
-            path.write_text(creds)
-            path.chmod(0o600)
-            self._env["AEGIS_BUS_CREDS"] = str(path)
-        self.log = folder / f"{replica}.log"
-        self._process: asyncio.subprocess.Process | None = None
-
-    async def start(self) -> Process:
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), **self._env}
-        with self.log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(sys.executable, "-m", "aegis_netmon", env=env, stderr=log, cwd=self._folder)
-        return self
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    async def end(self, number: signal.Signals) -> int:
-        assert self._process is not None
-        if self._process.returncode is None:
-            self._process.send_signal(number)
-        return await self._process.wait()
-
-    async def kill9(self) -> None:
-        if self._process is not None:
-            await self.end(signal.SIGKILL)
+        super().__init__("aegis_netmon", url, folder, replica, creds, **{"AEGIS_NETMON_ROUND": "0.3", **env})
 
 
 class Sysfs:

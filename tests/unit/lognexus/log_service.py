@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,43 +13,22 @@ from aegis_lognexus.store.blocks import segment, segment_numbers
 from aegis_proto import messages, subjects
 from aegis_proto.api import read_reply
 from aegis_proto.logs import LogBatch, LogLine, LogsAnswer, LogsQuery, StoredLine
+from harness.service import ServiceProcess
 
 T0 = 1_796_000_000_000
 
 
-class Process:
-    """`python -m aegis_lognexus`; `store` is its folder."""
+class Process(ServiceProcess):
+    """lognexus, judging soon; `store` is its folder."""
 
     def __init__(self, url: str, folder: Path, replica: str = "logs-1", creds: str = "", **env: str) -> None:
-        self.store, self._folder = folder / f"store-{replica}", folder
-        self._env = {"AEGIS_BUS_SERVERS": url, "AEGIS_SERVICE_REPLICA": replica, "AEGIS_LOGNEXUS_STORE": str(self.store)}
-        self._env |= {"AEGIS_BUS_LEASE_TTL": "2", "AEGIS_LOGNEXUS_SETTLE": "0.3", **env}
-        if creds:
-            path = folder / "lognexus.creds"
-            path.write_text(creds)
-            path.chmod(0o600)
-            self._env["AEGIS_BUS_CREDS"] = str(path)
-        self._process: asyncio.subprocess.Process | None = None
-
-    async def start(self) -> Process:
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), **self._env}
-        with (self._folder / "lognexus.log").open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(sys.executable, "-m", "aegis_lognexus", env=env, stderr=log, cwd=self._folder)
-        return self
+        self.store = folder / f"store-{replica}"
+        settle = {"AEGIS_LOGNEXUS_SETTLE": "0.3", "AEGIS_LOGNEXUS_HANG_SETTLE": "0.3"}
+        super().__init__("aegis_lognexus", url, folder, replica, creds, **{"AEGIS_LOGNEXUS_STORE": str(self.store), **settle, **env})
 
     def hears(self) -> bool:
         """The process of the last `start` takes signals."""
-        assert self._process is not None
-        return f"lognexus started: pid {self._process.pid}," in (self._folder / "lognexus.log").read_text()
-
-    async def end(self, number: signal.Signals) -> int:
-        assert self._process is not None
-        if self._process.returncode is None:
-            self._process.send_signal(number)
-        return await self._process.wait()
-
-    async def kill9(self) -> None:
-        await self.end(signal.SIGKILL)
+        return f"lognexus started: pid {self.pid}," in self.log.read_text()
 
     def lines(self, job: str) -> list[StoredLine]:
         """Whole lines of the files as they are now."""

@@ -7,6 +7,7 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 import pytest_asyncio
 from aegis_bus.connection import Bus
@@ -15,10 +16,15 @@ from aegis_bus.jobstore import JobStore
 from aegis_bus.natsserver import NatsServer
 from aegis_proto import messages, subjects
 from aegis_proto.api import RequestRefused, read_reply
+from aegis_proto.blobs import pieces
 from aegis_proto.logs import LogsQuery, VerdictsAnswer, VerdictsQuery
-from aegis_proto.messages import JobEvent, Verdict
+from aegis_proto.looks import RankStack, Stacks
+from aegis_proto.messages import JobEvent, NodeSpec, Verdict
+from aegis_proto.metrics import Anomaly
+from aegis_proto.state import JobState, Pod, Tally
 from harness.bus import MakeBus
-from harness.site import A, Secured, job_state
+from harness.service import starting
+from harness.site import A, B, Secured, job_state
 from harness.waiting import until
 from log_service import Process, Worker, ask
 
@@ -27,16 +33,8 @@ Start = Callable[..., Awaitable[Process]]
 
 @pytest_asyncio.fixture
 async def start(tmp_path: Path) -> AsyncIterator[Start]:
-    made: list[Process] = []
-
-    async def make(url: str, replica: str = "logs-1", creds: str = "", **env: str) -> Process:
-        process = Process(url, tmp_path, replica, creds, **env)
-        made.append(process)
-        return await process.start()
-
-    yield make
-    for process in made:
-        await process.kill9()
+    async with starting(Process, tmp_path) as start:
+        yield start
 
 
 def counted(job: str, incarnation: int, pod: str = "w0", cause: str = "error") -> bytes:
@@ -46,7 +44,7 @@ def counted(job: str, incarnation: int, pod: str = "w0", cause: str = "error") -
     return messages.encode(event)
 
 
-async def verdict_of(bus: Bus, job: str, incarnation: int) -> Verdict:
+async def verdict_of(bus: Bus, job: str, incarnation: int | str) -> Verdict:
     async def there() -> Verdict | None:
         stored = await bus.get("EVENTS", subjects.verdict("lognexus", "job", f"{job}-{incarnation}"))
         return messages.decode(Verdict, stored.data) if stored else None
@@ -215,7 +213,7 @@ async def test_a_failure_is_judged_once_also_when_it_was_missed(bus: Bus, nats_s
 async def test_a_mistake_in_the_settings_names_the_variable(tmp_path: Path, start: Start, env: dict[str, str], text: str) -> None:
     process = await start("nats://127.0.0.1:1", **env)
     assert await process.end(signal.SIGCONT) == 2
-    assert text in (tmp_path / "lognexus.log").read_text()
+    assert text in process.log.read_text()
 
 
 async def test_what_netmon_says_of_the_job_s_links_is_evidence(bus: Bus, nats_server: NatsServer, start: Start) -> None:
@@ -228,3 +226,40 @@ async def test_what_netmon_says_of_the_job_s_links_is_evidence(bus: Bus, nats_se
     await bus.publish(subjects.verdict("netmon", "job", A), messages.encode(Verdict("y", "netmon", "network", job=A, state="healthy")))
     await bus.publish(subjects.job_event(A), counted(A, 1))
     assert (await verdict_of(bus, A, 1)).cause == "unknown"
+
+
+async def test_a_mark_is_judged_while_nothing_is_stopped_and_failures_are_compared(secured: Secured, start: Start) -> None:
+    """With the rights of its role: the labels of machines, what their daemons noticed, and what agents saw."""
+    master = await secured.bus("master")
+    nodes = {node: await secured.bus("node", node=node) for node in ("n0", "n1")}
+    agent = await secured.bus("agent", job=B, pod="w1")
+    for node, bus in nodes.items():
+        await bus.publish(subjects.node_spec(node), messages.encode(NodeSpec(node, labels={"rack": "r1"})))
+    await nodes["n1"].publish(
+        subjects.node_event("n1", "anomaly"), messages.encode(Anomaly("", "n1", "gpuSilent", 1, "the GPU driver does not answer"))
+    )
+    store = JobStore(master)
+    loaded = await store.load(B)
+    assert loaded is not None
+    head = msgspec.structs.replace(loaded.state.head, tally=Tally(hung=1))
+    await store.commit(loaded, JobState(head, (tuple(Pod(node=node, boot="b") for node in nodes),), loaded.state.spec))
+    body = Stacks(
+        1,
+        10.0,
+        tuple(RankStack(rank, rank != 2, "load (data.py:9)" if rank == 2 else "train (t.py:1)", rank=rank, moved=False) for rank in (2, 3, 4)),
+    )
+    for piece in pieces(messages.encode(body), "stacks", uid=secured.jobs[B], attempt=1, incarnation=0):
+        await agent.publish(subjects.blob(B, "w1", "s-1"), messages.encode(piece))
+    mark = JobEvent("m-1", B, "default", "mark", "2026-11-30T00:00:00Z", 0, 5, "RunCommand", "hang", "w1", "n1")
+    await master.publish(subjects.job_event(B), messages.encode(mark))
+    process = await start(secured.url, creds=secured.creds("lognexus"))
+    told = await verdict_of(master, B, "0-hang")
+    assert (told.state, told.cause, told.nodes, told.accused) == ("hang", "gpu_hw", ("n1",), ("n1",))
+    assert told.sentence.startswith("No progress, nothing is stopped yet") and any("[stacks] rank 2 is in load" in line for line in told.evidence)
+    for incarnation in (0, 1):
+        await master.publish(subjects.job_event(B), counted(B, incarnation))
+    first, second = await verdict_of(master, B, 0), await verdict_of(master, B, 1)
+    assert (first.state, first.history) == ("", ()) and second.history == ("n1 is suspect in 2 of 2 failures of this job (incarnations 0, 1)",)
+    assert await process.end(signal.SIGTERM) == 0
+    for bus in (*nodes.values(), agent, master):
+        await bus.close()

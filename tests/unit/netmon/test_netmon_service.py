@@ -23,6 +23,7 @@ from aegis_proto.net import JobLinksAnswer, JobLinksQuery, LinkAnswer, LinkQuery
 from aegis_proto.state import JobState, Pod
 from harness.bus import MakeBus
 from harness.netservice import Node, Process, Sysfs
+from harness.service import starting
 from harness.site import Secured, job_state
 from harness.waiting import until
 
@@ -32,16 +33,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 @pytest_asyncio.fixture
 async def start(tmp_path: Path) -> AsyncIterator[Start]:
-    made: list[Process] = []
-
-    async def make(url: str, replica: str = "net-1", creds: str = "", **env: str) -> Process:
-        process = Process(url, tmp_path, replica, creds, **env)
-        made.append(process)
-        return await process.start()
-
-    yield make
-    for process in made:
-        await process.kill9()
+    async with starting(Process, tmp_path) as start:
+        yield start
 
 
 async def ask(bus: Bus, verb: str, query: object, kind: type[T], namespace: str = "") -> T:
