@@ -15,7 +15,6 @@ import os
 import sys
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,9 @@ from aegis_agent.handover import WorkerTask
 from aegis_agent.logroad import LogRoad
 from aegis_agent.spool import Spool
 from aegis_bus.connection import Bus
-from aegis_bus.identity import Identity
 from aegis_bus.natsserver import NatsServer
 from aegis_proto.state import JobSpec
-from aegis_proto.streams import stream_configs
-from log_road import EVERY, JOB, kept, lognexus, size
+from log_road import EVERY, JOB, compared, lognexus, quiet, right, servers
 
 LINE = b" iteration %8d/  250000 | loss: 2.318 | grad norm: 0.318 | nan iterations:   0 |\n"
 
@@ -36,7 +33,7 @@ class Sender:
     """One worker: its road, and how much it printed."""
 
     def __init__(self, bus: Bus, pod: str, folder: Path) -> None:
-        self.spool = Spool(folder / pod)
+        self.spool = Spool(folder / pod, owner=f"u.{pod}")
 
         async def publish(subject: str, data: bytes, msg_id: str) -> object:
             return await bus.publish(subject, data, msg_id=msg_id)
@@ -52,9 +49,7 @@ class Sender:
     async def print(self, per: int, until: float) -> None:
         due = time.monotonic()
         while due < until:
-            text = b"".join(
-                b" iteration %8d/  250000 | loss: 2.318 | grad norm: 0.318 | nan iterations:   0 |\n" % (self.printed + k) for k in range(per)
-            )
+            text = b"".join(LINE % (self.printed + k) for k in range(per))
             for at in range(0, len(text), 65_536):
                 began = time.perf_counter()
                 self.feed.take(text[at : at + 65_536])
@@ -66,11 +61,11 @@ class Sender:
 
 
 async def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    server = NatsServer(folder / "nats", die_with_parent=True)
-    server.start()
-    buses = [await Bus.connect(Identity.new(), [server.url], name=f"agent-{k}") for k in range(min(8, args.workers))]
-    for config in stream_configs():
-        await buses[0].js_api(f"STREAM.CREATE.{config['name']}", config)
+    async with servers(folder, args.workers) as (server, buses):
+        return await printed_and_kept(args, folder, server, buses)
+
+
+async def printed_and_kept(args: argparse.Namespace, folder: Path, server: NatsServer, buses: list[Bus]) -> dict[str, Any]:
     process = await lognexus(server.url, folder)
     senders = [Sender(buses[k % len(buses)], f"w{k}", folder / "spool") for k in range(args.workers)]
     per = max(1, round(args.rate * EVERY / args.workers))
@@ -84,29 +79,18 @@ async def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     await asyncio.gather(*flows)
     flushed = await asyncio.gather(*(sender.road.flush(60.0) for sender in senders))
     cpu = time.process_time() - cpu
-    last, since = -1, time.monotonic()
-    while time.monotonic() - since < 5.0:
-        now = size(folder)
-        if now != last:
-            last, since = now, time.monotonic()
-        await asyncio.sleep(0.25)
+    await quiet(folder, 5.0)
     process.terminate()
     await process.wait()
     for sender in senders:
         sender.pump.cancel()
-    for bus in buses:
-        await bus.close(grace=0.5)
-    server.stop(grace=5)
-    found = kept(folder)
     printed = sum(sender.printed for sender in senders)
     return {
         "asked_lines_per_s": args.rate,
         "printed_lines": printed,
         "flushed": all(flushed),
-        "lost": sum(sender.printed - len(set(found.get(sender.pod, ()))) for sender in senders),
+        **compared(folder, {sender.pod: sender.printed - sender.road.given_up for sender in senders}),
         "given_up": sum(sender.road.given_up for sender in senders),
-        "doubled": sum(count - 1 for numbers in found.values() for count in Counter(numbers).values()),
-        "workers_out_of_order": sum(numbers != sorted(numbers) for numbers in found.values()),
         "server_away_s": args.away,
         "most_on_disk_mb": round(sum(sender.on_disk for sender in senders) / 1e6, 1),
         "cpu_us_per_line": round(cpu / printed * 1e6, 1),
@@ -125,7 +109,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="aegis-agent-road-") as folder:
         result = asyncio.run(measure(args, Path(folder)))
     print(json.dumps(result))
-    return 1 if result["lost"] or result["doubled"] or result["workers_out_of_order"] else 0
+    return 0 if right(result) else 1
 
 
 if __name__ == "__main__":
