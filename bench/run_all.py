@@ -35,6 +35,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "log_store": ("--seconds", "20"),
     "log_road": ("--seconds", "20", "--kill"),
     "flight": ("--compare",),
+    "recording": (),
     "ettr_whole": (),
 }
 """Script -> arguments; roughly by how long they take."""
