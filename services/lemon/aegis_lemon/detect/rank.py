@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from aegis_lemon.history.observe import Observed
 
 from .guards import Guards, group_rates, strata, withheld_by_cap, withheld_by_users
-from .rates import lemon_posterior, sharpen_blame, shrunk, split_blame, two_rates
+from .rates import lemon_posterior, shrunk, split_blame, two_rates
 from .rules import Rules, apply_rules
 
 Floats = NDArray[np.float64]
@@ -35,10 +35,11 @@ class DetectError(ValueError):
 class Thresholds:
     """At which a score flags; costs decide the posterior's: flag when P cost(miss) > (1 - P) cost(false alarm).
 
-    0.55 is where precision and recall are balanced over worlds with lemons of 50 and 225 times the healthy rate (`bench/lemon_detect.py`).
+    0.47: a lemon that is kept costs a little more than a good node that is tested (53 to 47). More precision is bought with recall, at the rates of
+    docs/decisions/0014.
     """
 
-    posterior: float = 0.55
+    posterior: float = 0.47
     least: float = 1.8
     """Failures, split ones included, below which no posterior flags: one failure accuses nobody, however quiet the rest of the fleet is."""
     count: float = 3.0
@@ -122,7 +123,6 @@ def _by_posterior(observed: Observed, count: Floats, guards: Guards, thresholds:
 
 def _blame(observed: Observed, guards: Guards, thresholds: Thresholds) -> tuple[Scored, dict[int, str]]:
     count = split_blame(observed.hard, observed.exposure, observed.blame)
-    count = sharpen_blame(count, observed.hard, observed.exposure, observed.blame)
     return _by_posterior(observed, count, guards, thresholds)
 
 

@@ -40,32 +40,11 @@ def shares(blame: Blame, rate: Floats) -> Floats:
     return found
 
 
-def sharpen_blame(count: Floats, hard: Floats, exposure: Floats, blame: Blame, rounds: int = 1) -> Floats:
-    """Split again by what each node's rate is under the two classes: a healthy node takes less of a lemon's failures than its own few suggest.
-
-    One round: more find a few lemons more, and accuse more healthy nodes.
-    """
-    mixture = two_rates(count, exposure)
-    if not len(blame) or mixture.healthy <= 0:
-        return count
-    for _ in range(rounds):
-        count = hard + shares(blame, mixture.mean_rate(count, exposure))
-        mixture = _step(count, exposure, mixture, _fixed(count))
-    return count
-
-
-@dataclass(frozen=True)
-class Spread:
-    """How far rates within a class differ: shapes of Gamma distributions (CV 1/sqrt(shape)), so that counts are negative binomial.
-
-    Lemons of one fleet differ more than its healthy nodes: with equal rates a mild one among extreme ones is missed.
-    """
-
-    healthy: float = 8.0
-    lemon: float = 3.0
-
-
-SPREAD = Spread()
+SPREAD = 4.0
+"""How far rates within a class differ: shape of their Gamma distribution (CV 1/sqrt(shape)), so that counts are negative binomial. With equal rates a
+mild lemon among extreme ones is missed. One shape for both classes: others move precision and recall along the same curve (docs/decisions/0014)."""
+UNSEEN = 0.5
+"""Failures of healthy nodes that the fleet is taken to have had besides: a young fleet in which none failed yet is not one that never fails."""
 
 
 @dataclass(frozen=True)
@@ -77,13 +56,6 @@ class Mixture:
     lemon: float
     share: float
 
-    def mean_rate(self, count: Floats, exposure: Floats) -> Floats:
-        """Expected rate of each node, given its count."""
-        bad = (SPREAD.lemon + count) / (SPREAD.lemon / self.lemon + exposure)
-        good = (SPREAD.healthy + count) / (SPREAD.healthy / self.healthy + exposure)
-        found: Floats = self.posterior * bad + (1 - self.posterior) * good
-        return found
-
 
 def two_rates(count: Floats, exposure: Floats, rounds: int = 200, share: float = 0.012, ratio: float = 30.0) -> Mixture:
     """EM for both rates and the share of lemons, kept within 0.2 to 5 %, the lemon rate at least 4 times the healthy one."""
@@ -91,41 +63,28 @@ def two_rates(count: Floats, exposure: Floats, rounds: int = 200, share: float =
     if total == 0 or days <= 0:
         return Mixture(np.zeros(len(count)), 0.0, 0.0, 0.0)
     mixture = Mixture(np.zeros(len(count)), total / days / 2, total / days * ratio, share)
-    fixed = _fixed(count)
     for _ in range(rounds):
-        mixture = _step(count, exposure, mixture, fixed)
+        mixture = _step(count, exposure, mixture)
     return mixture
 
 
-def _step(count: Floats, exposure: Floats, mixture: Mixture, fixed: Floats) -> Mixture:
+def _step(count: Floats, exposure: Floats, mixture: Mixture) -> Mixture:
     """Posteriors under the present rates, then the rates under the posteriors."""
-    posterior = _posterior(count, exposure, mixture.healthy, mixture.lemon, mixture.share, fixed=fixed)
+    posterior = lemon_posterior(count, exposure, mixture.healthy, mixture.lemon, mixture.share)
     share = min(0.05, max(0.002, float(posterior.mean())))
     lemon = max(float((posterior * count).sum()) / max(1e-9, float((posterior * exposure).sum())), 4 * mixture.healthy)
-    healthy = max(1e-6, float(((1 - posterior) * count).sum()) / max(1e-9, float(((1 - posterior) * exposure).sum())))
+    healthy = (float(((1 - posterior) * count).sum()) + UNSEEN) / max(1e-9, float(((1 - posterior) * exposure).sum()))
     return Mixture(posterior, healthy, lemon, share)
-
-
-def _fixed(count: Floats) -> Floats:
-    """The part of the log odds that no rate enters."""
-    k0, k1 = SPREAD.healthy, SPREAD.lemon
-    return np.array([lgamma(c + k1) - lgamma(k1) - lgamma(c + k0) + lgamma(k0) for c in count])
-
-
-def _posterior(count: Floats, exposure: Floats, healthy: float | Floats, lemon: float | Floats, share: float | Floats, *, fixed: Floats) -> Floats:
-    def likelihood(rate: float | Floats, shape: float) -> Floats:
-        found: Floats = -shape * np.log1p(np.asarray(rate) * exposure / shape) - count * np.log(shape / np.asarray(rate) + exposure)
-        return found
-
-    prior = np.asarray(share)
-    odds = likelihood(lemon, SPREAD.lemon) - likelihood(healthy, SPREAD.healthy) + fixed + np.log(prior / (1 - prior))
-    found: Floats = 1 / (1 + np.exp(-np.clip(odds, -50, 50)))
-    return found
 
 
 def lemon_posterior(count: Floats, exposure: Floats, healthy: float | Floats, lemon: float | Floats, share: float | Floats) -> Floats:
     """P(lemon | c, e) for given rates and share of lemons; the log odds are clipped at 50."""
-    return _posterior(count, exposure, healthy, lemon, share, fixed=_fixed(count))
+    good, bad = np.asarray(healthy, float), np.asarray(lemon, float)
+    quiet = SPREAD * (np.log1p(good * exposure / SPREAD) - np.log1p(bad * exposure / SPREAD))
+    each = np.log(SPREAD / good + exposure) - np.log(SPREAD / bad + exposure)
+    odds = quiet + count * each + np.log(np.asarray(share) / (1 - np.asarray(share)))
+    found: Floats = 1 / (1 + np.exp(-np.clip(odds, -50, 50)))
+    return found
 
 
 def gamma_prior(count: Floats, exposure: Floats) -> tuple[float, float]:
