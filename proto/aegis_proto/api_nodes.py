@@ -81,6 +81,8 @@ class NodeInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     by: str = ""
     until: int = 0  # ms; 0 = until lifted
     labels: dict[str, str] = {}
+    risk: float = 0.0
+    doubt: str = ""  # why there is a risk
 
 
 class NodesAnswer(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from aegis_proto import api, api_nodes, blobs, credapi, deeptest, logs, messages, metrics, net, snapshots, subjects
+from aegis_proto import api, api_nodes, blobs, credapi, deeptest, lemon, logs, messages, metrics, net, snapshots, subjects
 from aegis_proto.examples import (
     AT,
     BLOB,
@@ -20,6 +20,7 @@ from aegis_proto.examples import (
     HELD,
     ISSUED,
     JOB,
+    LEMON,
     LINK,
     LOG_BATCH,
     MOVE,
@@ -31,6 +32,7 @@ from aegis_proto.examples import (
     PORTS,
     PRESENT,
     REPORTS,
+    RISK,
     SLOT,
     SNAPSHOT,
     SPEC,
@@ -100,6 +102,7 @@ ENTRIES: list[Entry] = [
         SLOT,
     ),
     Entry("aegis.node.{node}.taint", subjects.node_taint(NODE), "exclusion of a node for all jobs", messages.Taint, TAINT),
+    Entry("aegis.node.{node}.risk", subjects.node_risk(NODE), "how bad a node is thought to be, for whoever places jobs", lemon.Risk, RISK),
     Entry("aegis.node.{node}.test", subjects.node_test(NODE), "deep tests that its daemon owes", deeptest.DeepTest, deeptest.ORDERED),
     Entry("aegis.node.{node}.spec", subjects.node_spec(NODE), "registration of a node daemon", messages.NodeSpec, NODE_SPEC),
     Entry(
@@ -359,6 +362,25 @@ ENTRIES: list[Entry] = [
         net.SampleQuery((NODE,)),
         net.SampleAnswer,
         net.SampleAnswer(8, 300.0, 10**9, 12, 0, 10**13, 3),
+    ),
+    # requests: lemon
+    Entry(
+        "aegis.rpc.lemon.query.ranking.{namespace}",
+        subjects.rpc_query("lemon", "ranking", NS),
+        "nodes, worst first, and what the ranking rests on",
+        lemon.RankingQuery,
+        lemon.RankingQuery(),
+        lemon.RankingAnswer,
+        lemon.RankingAnswer((LEMON,), 1, 1, lemon.HistoryInfo("lemon1", 812, 40, detector="blame", window=2419200.0, fleetRate=6.5, mode="act")),
+    ),
+    Entry(
+        "aegis.rpc.lemon.query.node.{namespace}",
+        subjects.rpc_query("lemon", "node", NS),
+        "one node: its failures, what was decided, done and found",
+        lemon.LemonQuery,
+        lemon.LemonQuery(NODE),
+        lemon.LemonAnswer,
+        lemon.LemonAnswer(LEMON),
     ),
     # requests: credentials
     Entry(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aegis_proto import api, blobs, credapi, logs, messages, net, snapshots
+from aegis_proto import api, blobs, credapi, lemon, logs, messages, net, snapshots
 from aegis_proto.ids import job_id
 from aegis_proto.phases import LedgerState, LostReason, MessageType, OrderPhase, Phase
 from aegis_proto.state import Deadline, Head, JobSpec, Ledger, Order, Owner, Pod, Transition
@@ -86,6 +86,20 @@ CLAIM = credapi.Claim("w0", 2, "(deed)")
 HELD = messages.Held(JOB, UID, NS, "w0", 2, 3, ERA, CLAIM.deed, messages.raw(SPEC))
 PRESENT = "01m8qk2v7drx5a0c4mj9bzne3w"
 TAINT = messages.Taint(NODE, True, "XID 79", "alice", at=AT, until=AT + 86_400_000)
+RISK = lemon.Risk(NODE, 0.91, 0.91, why="4 failures in 6.1 days in jobs, 98 times the fleet", at=AT)
+LEMON = lemon.LemonNode(
+    NODE,
+    0.91,
+    True,
+    0.91,
+    "drained",
+    AT,
+    4.0,
+    6.1,
+    98.0,
+    "4 failures in 6.1 days in jobs, 98 times the fleet",
+    signals={"multi_node_node_fails": 4.0},
+)
 NODE_SPEC = messages.NodeSpec(NODE, "host-1", "127.0.0.1", 1, boot=BOOT, virtual=True, version="0.1.0", at=AT)
 STATUS = messages.NodeStatus(NODE, BOOT, 3, (messages.SlotStatus("0", JOB, UID, "w0", 2, "running", 4711, at=AT),), AT)
 VERDICT = messages.Verdict(

@@ -12,6 +12,7 @@ import msgspec
 
 from aegis_proto import WIRE_VERSION
 from aegis_proto.phases import FactKind, MessageType
+from aegis_proto.runs import RunInfo
 
 MAX_REPORT = 8192
 """Bytes of one report; larger things travel by BLOBS."""
@@ -346,6 +347,8 @@ class JobEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str = ""
     messageZh: str = ""
     counted: bool = False
+    run: RunInfo | None = None
+    """With the event that begins a run; not with one that another owner published later."""
     v: int = WIRE_VERSION
 
 

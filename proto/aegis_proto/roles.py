@@ -129,14 +129,24 @@ SERVICES: dict[str, dict[str, Any]] = {
     ),
     "lemon": dict(
         pub_allow=_role(
-            ["aegis.verdict.lemon.*.*", "aegis.node.*.taint", "aegis.node.*.test", "aegis.dlq.lemon.*.*"],
-            _reads("METRICS"),
+            [
+                "aegis.verdict.lemon.*.*",
+                *(f"aegis.node.*.{what}" for what in ("taint", "risk", "test")),
+                "aegis.lease.*",
+                "aegis.dlq.lemon.*.*",
+                "$JS.API.INFO",
+            ],
+            # By subject only: in CTL lie specifications too, with what users put into the environment.
+            [f"$JS.API.DIRECT.GET.CTL.{subject}" for subject in ("aegis.era", "aegis.job.*.state", "aegis.job.*.pods.*")],
+            _gets("LEASES"),
             _gets("EVENTS"),
             _reads("EVENTS"),
             _gets("STORY"),
             _reads("STORY"),
             _gets("NODES"),
+            _reads("NODES"),
             _gets("FLEET"),
+            _reads("FLEET"),
         ),
         sub_allow=[SELF, "aegis.rpc.lemon.>", "aegis.view.>"],
         resp=RESPOND,

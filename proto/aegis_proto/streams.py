@@ -45,7 +45,7 @@ STREAMS: list[dict[str, Any]] = [
     # Written by services only: a daemon that could write here could leave 50 batches open (no placement for 10 s) or roll the stream up.
     dict(
         name="NODES",
-        subjects=["aegis.node.*.taint", "aegis.node.*.test", "aegis.node.*.slot.*", "aegis.place.*.*"],
+        subjects=["aegis.node.*.taint", "aegis.node.*.risk", "aegis.node.*.test", "aegis.node.*.slot.*", "aegis.place.*.*"],
         max_msgs_per_subject=4,
         max_age=0,
         max_bytes=256 * MIB,
@@ -56,7 +56,7 @@ STREAMS: list[dict[str, Any]] = [
         allow_atomic=True,
         allow_msg_ttl=True,
         allow_rollup_hdrs=True,
-        republish=dict(src="aegis.node.*.taint", dest="aegis.view.node.{{wildcard(1)}}.taint"),
+        republish=dict(src="aegis.node.*.*", dest="aegis.view.node.{{wildcard(1)}}.{{wildcard(2)}}"),
     ),
     # Written by node daemons: the last word of each. Nothing extra is allowed on it.
     dict(

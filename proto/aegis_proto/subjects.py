@@ -65,6 +65,11 @@ def node_test(node: str) -> str:
     return f"aegis.node.{node}.test"
 
 
+def node_risk(node: str) -> str:
+    """What lemon thinks of a node: published when it changed enough."""
+    return f"aegis.node.{node}.risk"
+
+
 def node_spec(node: str) -> str:
     """Registration of a node daemon: addresses, slots, labels."""
     return f"aegis.node.{node}.spec"

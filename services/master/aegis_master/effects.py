@@ -13,15 +13,16 @@ from dataclasses import replace
 import structlog
 from aegis_bus.crashpoint import crashpoint
 from aegis_bus.errors import BusError
+from aegis_proto.runs import RunInfo
 from aegis_proto.state import Head, JobState, Transition
 
 from aegis_master.events import Note
-from aegis_master.publish import Publisher
+from aegis_master.publish import Publisher, begins, run_info
 
 log = structlog.get_logger("aegis.master.effects")
 MAX_WAITING = 256
 ALIKE = 4
-Work = tuple[Head, tuple[Transition, ...], tuple[Note, ...]]
+Work = tuple[Head, tuple[Transition, ...], tuple[Note, ...], RunInfo | None]
 
 
 def merged(notes: tuple[Note, ...]) -> tuple[Note, ...]:
@@ -56,7 +57,7 @@ class Effects:
         for note in notes:
             self.publisher.log_note(state.head, note)
         queue = self._waiting.setdefault(job, deque(maxlen=MAX_WAITING))
-        queue.append((state.head, transitions, notes))
+        queue.append((state.head, transitions, notes, run_info(state) if any(map(begins, transitions)) else None))
         task = self._tasks.get(job)
         if task is None or task.done():
             self._tasks[job] = asyncio.create_task(self._work(job), name=f"effects {job}")
@@ -65,10 +66,10 @@ class Effects:
         queue = self._waiting[job]
         failures = 0
         while queue:
-            head, transitions, notes = queue[0]
+            head, transitions, notes, run = queue[0]
             try:
                 crashpoint("master.before-event")
-                await self.publisher.transitions(head, transitions)
+                await self.publisher.transitions(head, transitions, run)
                 await self.publisher.notes(head, notes)
                 crashpoint("master.after-event")
             except BusError as error:

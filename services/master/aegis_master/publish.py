@@ -19,8 +19,11 @@ from aegis_bus.errors import BusError
 from aegis_bus.metrics import DEAD_LETTERS
 from aegis_proto import subjects
 from aegis_proto.api import DeadLetter, Progress
+from aegis_proto.hostlist import fold
 from aegis_proto.ids import pod_index
 from aegis_proto.messages import AegisLog, BadMessage, JobEvent, decode, encode
+from aegis_proto.phases import Phase
+from aegis_proto.runs import RunInfo
 from aegis_proto.state import Head, JobState, Transition
 from aegis_proto.times import rfc3339
 
@@ -29,6 +32,10 @@ from aegis_master.events import Note
 
 log = structlog.get_logger("aegis.master")
 MAX_DEAD_LETTER = 8192
+MOST_EXCLUDED = 64
+LONGEST_LIST = 32_768
+"""Characters of a folded list of nodes: names without any order fold badly, and an event has its limit."""
+"""Nodes that a job asked not to run on, as its events name them."""
 UNORDERED = 10_000
 """Milliseconds by which a report taken after a deadline may be dated before it: a report has the date at which it was stored."""
 
@@ -45,8 +52,21 @@ def event_type(transition: Transition) -> str:
     return "phase" if transition.phaseFrom is not transition.phaseTo else (transition.cause or "note")
 
 
-def job_event(head: Head, transition: Transition) -> JobEvent:
-    """One transition as people and tools read it."""
+def begins(transition: Transition) -> bool:
+    """A run of the command begins."""
+    return transition.phaseTo is Phase.RUN_COMMAND and transition.phaseFrom is not Phase.RUN_COMMAND
+
+
+def run_info(state: JobState) -> RunInfo:
+    """Where the run is and whose: what a history of nodes is made of."""
+    spec = state.spec
+    nodes = fold(pod.node for pod in state.pods() if pod.node)
+    nodes = nodes if len(nodes) <= LONGEST_LIST else ""
+    return RunInfo(nodes, spec.user or state.head.user, spec.family, spec.priority, spec.nprocPerNode, spec.cluster, spec.exclude[:MOST_EXCLUDED])
+
+
+def job_event(head: Head, transition: Transition, run: RunInfo | None = None) -> JobEvent:
+    """One transition as people and tools read it. `run`: of the run that it begins."""
     return JobEvent(
         eventId=event_id(head.job, transition),
         job=head.job,
@@ -64,6 +84,7 @@ def job_event(head: Head, transition: Transition) -> JobEvent:
         message=transition.message,
         messageZh=transition.messageZh,
         counted=transition.counted,
+        run=run if begins(transition) else None,
     )
 
 
@@ -96,10 +117,10 @@ class Publisher:
     def __init__(self, bus: Bus) -> None:
         self.bus = bus
 
-    async def transitions(self, head: Head, transitions: Iterable[Transition], healed: bool = False) -> None:
+    async def transitions(self, head: Head, transitions: Iterable[Transition], run: RunInfo | None = None, *, healed: bool = False) -> None:
         """Publish transitions, oldest first. BusError when one cannot be stored: the caller tries again, or the next owner heals."""
         for transition in transitions:
-            await self._store(head, job_event(head, transition), healed)
+            await self._store(head, job_event(head, transition, run), healed)
             crashpoint("master.mid-event")
 
     async def notes(self, head: Head, notes: Iterable[Note]) -> None:

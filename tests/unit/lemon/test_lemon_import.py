@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from aegis_lemon.history import HistoryError, lanl, observe, read, slurm
-from aegis_lemon.history.hostlist import HostlistError, expand
 from aegis_lemon.history.rows import Imported
+from aegis_proto.hostlist import HostlistError, expand
 from hypothesis import given
 from hypothesis import strategies as st
 

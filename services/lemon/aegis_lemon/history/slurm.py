@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from .hostlist import HostlistError, expand
+from aegis_proto.hostlist import HostlistError, expand
+
 from .rows import Imported
 from .schema import HistoryError
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from itertools import product
 
 MOST = 200_000
@@ -59,3 +60,33 @@ def expand(text: str) -> list[str]:
             raise HostlistError(f'host list "{text[:80]}": more than {MOST} names')
         names |= dict.fromkeys("".join(each) for each in product(*pieces))
     return list(names)
+
+
+_TAIL = re.compile(r"(.*?)(\d{1,9})\Z")
+
+
+def fold(names: Iterable[str]) -> str:
+    """The shortest such list of names that have neither brackets nor commas; `expand` gives the same set.
+
+    >>> fold(["n1", "n3", "n2", "gpu001", "head"])
+    'gpu[001],head,n[1-3]'
+    """
+    groups: dict[tuple[str, int], set[int]] = {}
+    plain = []
+    for name in set(names):
+        match = _TAIL.match(name)
+        if match is None:
+            plain.append(name)
+        else:
+            digits = match[2]
+            groups.setdefault((match[1], len(digits) if digits.startswith("0") and len(digits) > 1 else 0), set()).add(int(digits))
+    for (prefix, width), numbers in groups.items():
+        ranges: list[list[int]] = []
+        for number in sorted(numbers):
+            if ranges and number == ranges[-1][1] + 1:
+                ranges[-1][1] = number
+            else:
+                ranges.append([number, number])
+        inner = ",".join(f"{low:0{width}d}" + (f"-{high:0{width}d}" if high > low else "") for low, high in ranges)
+        plain.append(f"{prefix}[{inner}]")
+    return ",".join(sorted(plain))
