@@ -18,6 +18,7 @@ from aegis_bus.jobstore import JobStore, decode_head
 from aegis_bus.ordered import Gap, OrderedReader
 from aegis_proto import subjects
 from aegis_proto.api import DeadLetter
+from aegis_proto.lemon import Risk
 from aegis_proto.messages import BadMessage, Era, Held, NodeSpec, NodeStatus, Place, Slot, Taint, decode, encode
 from aegis_proto.state import Head
 from aegis_proto.streams import stream_of
@@ -32,7 +33,7 @@ SETTLE = 15.0
 """Seconds after a restored store was first seen in which nothing new is begun: its nodes have yet to come back (up to 5 s between two tries of
 theirs) and to say what runs, of which this store may know nothing."""
 FILTERS = {
-    "NODES": ["aegis.node.*.taint", "aegis.node.*.slot.*", "aegis.place.*.*"],
+    "NODES": ["aegis.node.*.taint", "aegis.node.*.risk", "aegis.node.*.slot.*", "aegis.place.*.*"],
     "FLEET": ["aegis.node.*.spec", "aegis.node.*.status"],
     "HELD": ["aegis.node.*.held.*"],
 }
@@ -69,6 +70,7 @@ class Cache:
         self._places: dict[tuple[str, str], Placed] = {}
         self._slots: dict[str, dict[str, Holding]] = {}
         self._taints: dict[str, Taint] = {}
+        self._risks: dict[str, Risk] = {}
         self._specs: dict[str, NodeSpec] = {}
         self._statuses: dict[str, NodeStatus] = {}
         self._held: dict[tuple[str, str], tuple[Held, float]] = {}
@@ -152,6 +154,7 @@ class Cache:
             silent_for,
             self._taints.get(name),
             self._slots.get(name, _NO_SLOTS),
+            self._risks.get(name),
         )
 
     # --- following the streams -----------------------------------------------------------------------------------------------------
@@ -184,6 +187,7 @@ class Cache:
             self._places.clear()
             self._slots.clear()
             self._taints.clear()
+            self._risks.clear()
         elif stream == "FLEET":
             self._specs.clear()
             self._statuses.clear()
@@ -229,6 +233,8 @@ class Cache:
                 self._slots.setdefault(tokens[2], {})[tokens[4]] = Holding(checked.slot(decode(Slot, item.data), tokens[4]), item.seq)
             elif tokens[3] == "taint":
                 self._taints[tokens[2]] = checked.taint(decode(Taint, item.data), tokens[2])
+            elif tokens[3] == "risk":
+                self._risks[tokens[2]] = checked.risk(decode(Risk, item.data), tokens[2])
             elif tokens[3] == "held":
                 self._held[tokens[2], tokens[4]] = (checked.held(decode(Held, item.data), tokens[4]), time.monotonic())
             elif tokens[3] == "spec":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from aegis_proto.ids import is_id, pod_index
 from aegis_proto.job import MAX_WORKERS
+from aegis_proto.lemon import Risk
 from aegis_proto.messages import BadMessage, Held, NodeSpec, NodeStatus, Place, Slot, SlotStatus, Taint
 
 MAX_SLOTS = 32
@@ -33,6 +34,11 @@ def slot(found: Slot, name: str) -> Slot:
 
 def taint(found: Taint, node: str) -> Taint:
     _require(is_id(node) and 0 <= found.until <= LATEST, "taint of no node or without a date")
+    return found
+
+
+def risk(found: Risk, node: str) -> Risk:
+    _require(is_id(node) and found.node == node and 0 <= found.risk <= 1, "risk of no node, or not from 0 to 1")
     return found
 
 

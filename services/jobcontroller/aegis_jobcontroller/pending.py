@@ -149,4 +149,6 @@ def describe(node: Node, world: World, namespace: str = "") -> NodeInfo:
         taint.by if taint is not None else "",
         taint.until if taint is not None else 0,
         node.spec.labels,
+        node.doubt,
+        node.risk.why if node.risk is not None else "",
     )

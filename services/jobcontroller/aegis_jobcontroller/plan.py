@@ -5,7 +5,9 @@ Rules (DESIGN.md §2, §5; design-attacks I, M, P)
 - Only the master raises attempts; this module never counts, declares dead or excludes.
 - A node is usable for a job: registered, heard within 15 s, not tainted, not in the job's errorNodes or `exclude`, within `nodes` when given, of the
   GPU type asked for, with a free slot, and without another worker of the same job.
-- A worker returns to the node it was on when that is usable (its checkpoints in memory and on local disk are there), else to the emptiest node.
+- A worker returns to the node it was on when that is usable (its checkpoints in memory and on local disk are there), else to the best by `preferred`:
+  what a fault would cost decides. Who minds gets the nodes with the least risk (lemon's word, with the health of their links); who does not may have
+  the doubtful ones, and takes them first, so that the others stay free. A node on which nobody's judgement lies is as good as any.
 - The first placing of a job is all or nothing: two half-placed jobs would wait for each other. Later a lost worker is placed alone.
 - A job that was brought back after a loss of the store begins nothing for a while: its workers run somewhere, and are recorded as they are heard of.
 - Spares: for a job that asks for N, the first N nodes that are free and would take a worker of it are kept from jobs behind it in the order of
@@ -17,17 +19,20 @@ Rules (DESIGN.md §2, §5; design-attacks I, M, P)
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from aegis_proto.ids import pod_index, pod_name
+from aegis_proto.lemon import DOUBTFUL
 from aegis_proto.messages import Place, Slot, SlotStatus
 from aegis_proto.phases import Mode
 from aegis_proto.state import Pod
 
 from aegis_jobcontroller.world import Holding, Job, Node, Placed, World, excluded, free, reported_key
 
+LARGE = 16
+"""Workers from which a job minds a doubtful node by itself: with so many, one node in twenty that fails is met more often than not."""
 FOUND_AGAIN_WITHIN = 60.0
 """Seconds after a job that the store had lost was brought back, before a worker that no daemon has told of yet is started anew."""
 
@@ -257,7 +262,8 @@ def spares(job: Job, world: World, taken: set[tuple[str, str]]) -> list[str]:
     if not job.spec.spares or head.phase.terminal or head.suspended or head.mode is not Mode.MANAGED:
         return []
     whole = [node for node in world.nodes.values() if all(free(node, slot) and (node.name, slot) not in taken for slot in node.names())]
-    return sorted((node.name for node in whole if refusal(job, node, world, taken) is None), key=natural)[: job.spec.spares]
+    good = [node for node in whole if refusal(job, node, world, taken) is None]
+    return [node.name for node in sorted(good, key=lambda node: (node.doubt >= DOUBTFUL, natural(node.name)))][: job.spec.spares]
 
 
 def _place_job(job: Job, world: World, taken: set[tuple[str, str]], load: dict[str, int], found_again: set[tuple[str, str]]) -> list[Assign]:
@@ -270,7 +276,7 @@ def _place_job(job: Job, world: World, taken: set[tuple[str, str]], load: dict[s
     ]
     if not todo:
         return []
-    usable = sorted((n.name for n in world.nodes.values() if refusal(job, n, world, taken) is None), key=lambda name: (load[name], natural(name)))
+    usable = preferred(job, [node for node in world.nodes.values() if refusal(job, node, world, taken) is None], load)
     chosen: dict[int, str] = {}
     used: set[str] = set()
     for index, pod, before in todo:
@@ -288,6 +294,32 @@ def _place_job(job: Job, world: World, taken: set[tuple[str, str]], load: dict[s
     if first and len(chosen) < len(job.pods):
         return []
     return [_assign(job, entry, chosen[entry[0]], world, taken) for entry in todo if entry[0] in chosen]
+
+
+def care(job: Job) -> int:
+    """How much a job minds a doubtful node: 1 it wants the best (it says so, is large or urgent), 0 as they come, -1 it takes what others mind.
+
+    A large job never takes doubtful ones for liking: it meets as many faults as it has nodes.
+    """
+    spec = job.spec
+    if spec.riskTolerance == "low":
+        return 1
+    if spec.riskTolerance == "high":
+        return -1 if spec.workers < LARGE else 0
+    return 1 if spec.workers >= LARGE or spec.priority > 0 else 0
+
+
+def preferred(job: Job, usable: Iterable[Node], load: Mapping[str, int]) -> list[str]:
+    """Names of nodes, best first for this job. Without a word about risk: the emptiest, then by name."""
+    minds = care(job)
+
+    def key(node: Node) -> tuple[object, ...]:
+        doubtful = node.doubt >= DOUBTFUL
+        if minds > 0:
+            return (round(node.doubt, 2), load[node.name], natural(node.name))
+        return (doubtful if minds == 0 else not doubtful, load[node.name], natural(node.name))
+
+    return [node.name for node in sorted(usable, key=key)]
 
 
 def _can_return(job: Job, before: Placed, world: World, taken: set[tuple[str, str]]) -> bool:

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from aegis_proto.lemon import Risk
 from aegis_proto.messages import Held, NodeSpec, NodeStatus, Place, Slot, SlotStatus, Taint
 from aegis_proto.phases import FailedReason, Mode
 from aegis_proto.state import Head, JobSpec, Pod
@@ -84,6 +85,12 @@ class Node:
     silent_for: float = 0.0
     taint: Taint | None = None
     slots: Mapping[str, Holding] = field(default_factory=dict)
+    risk: Risk | None = None
+
+    @property
+    def doubt(self) -> float:
+        """0 as good as any, 1 certainly bad; what nobody judged is good."""
+        return self.risk.risk if self.risk is not None else 0.0
 
     @property
     def name(self) -> str:

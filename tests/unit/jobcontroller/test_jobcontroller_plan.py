@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from aegis_jobcontroller.pending import describe, pending
-from aegis_jobcontroller.plan import FOUND_AGAIN_WITHIN, Assign, Release, Retire, Stop, plan
-from aegis_jobcontroller.world import EMPTY, Holding, Placed, World, excluded, free
+from aegis_jobcontroller.plan import FOUND_AGAIN_WITHIN, LARGE, Assign, Release, Retire, Stop, plan
+from aegis_jobcontroller.world import EMPTY, Holding, Node, Placed, World, excluded, free
 from aegis_proto.ids import pod_name
+from aegis_proto.lemon import Risk
 from aegis_proto.messages import Place, Slot, SlotStatus, Taint
 from aegis_proto.phases import FailedReason, Phase
 from aegis_proto.state import Pod
@@ -69,6 +70,34 @@ def test_spares_are_kept_from_jobs_behind_and_taken_by_their_own() -> None:
     lost = make_job("job-a", 1, {0: dict(attempt=2, gone=True)}, createdAt=1, spec=dict(spares=1), errors=("n1",), **RESTARTS)
     world = make_world([lost, make_job("job-b", 1, createdAt=2)], [make_node("n1"), make_node("n2")], [at(lost, 0, "n1")])
     assert {(a.job, a.node) for a in plan(world) if isinstance(a, Assign)} == {("job-a", "n2"), ("job-b", "n1")}
+
+
+def _risky(name: str, risk: float) -> Node:
+    return make_node(name, risk=Risk(name, risk))
+
+
+@pytest.mark.parametrize(
+    ("workers", "spec", "nodes"),
+    [
+        (2, {"priority": 10}, ["n3", "n5"]),  # urgent: the best, to the hundredth
+        (2, {"riskTolerance": "low"}, ["n3", "n5"]),
+        (2, {}, ["n1", "n3"]),  # as they come, but no doubtful one
+        (2, {"riskTolerance": "high"}, ["n2", "n4"]),  # the doubtful ones first: the others stay free
+        (3, {"riskTolerance": "high"}, ["n1", "n2", "n4"]),
+        (5, {"priority": 10}, ["n1", "n2", "n3", "n4", "n5"]),  # rather a doubtful one than none
+        (2, {"priority": 10, "nodes": ("n2", "n4")}, ["n2", "n4"]),
+    ],
+)
+def test_who_minds_gets_the_best_nodes_and_who_does_not_the_doubtful(workers: int, spec: dict[str, Any], nodes: list[str]) -> None:
+    world = make_world([make_job(workers=workers, spec=spec)], [_risky(f"n{i + 1}", risk) for i, risk in enumerate((0.2, 0.9, 0.0, 0.5, 0.1))])
+    assert sorted(action.node for action in plan(world) if isinstance(action, Assign)) == nodes
+
+
+def test_a_large_job_never_takes_doubtful_nodes_for_liking() -> None:
+    nodes = [_risky(f"n{i}", 0.9 if i < 4 else 0.0) for i in range(LARGE + 4)]
+    for tolerance in ("normal", "high"):
+        world = make_world([make_job(workers=LARGE, spec={"riskTolerance": tolerance})], nodes)
+        assert {action.node for action in plan(world) if isinstance(action, Assign)} == {f"n{i}" for i in range(4, LARGE + 4)}
 
 
 def test_priority_goes_before_age() -> None:
