@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import os
 import re
 import tomllib
@@ -26,6 +27,7 @@ from aegis_bus.settings import (
     HangSettings,
     JobControllerSettings,
     JobSettings,
+    LemonSettings,
     LognexusSettings,
     LogsSettings,
     MasterSettings,
@@ -57,6 +59,7 @@ class Config:
     jobcontroller: JobControllerSettings = field(default_factory=JobControllerSettings)
     lognexus: LognexusSettings = field(default_factory=LognexusSettings)
     netmon: NetmonSettings = field(default_factory=NetmonSettings)
+    lemon: LemonSettings = field(default_factory=LemonSettings)
     job: JobSettings = field(default_factory=JobSettings)
     hang: HangSettings = field(default_factory=HangSettings)
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
@@ -109,6 +112,11 @@ def _parse(item: dataclasses.Field[Any], hint: object, value: object) -> Any:
         if isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number <= 1:
             return float(number)
         raise ValueError("a share from 0 to 1, or 0% to 100%")
+    if kind == "number":
+        number = float(text) if text is not None and re.match(r"\d+(\.\d*)?\Z", text) else value
+        if isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number < math.inf:
+            return float(number)
+        raise ValueError("a number of at least 0")
     if kind == "choice":
         if text in item.metadata["options"]:
             return text

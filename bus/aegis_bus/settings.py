@@ -20,6 +20,11 @@ def share(default: float) -> Any:
     return field(default=default, metadata={"kind": "share"})
 
 
+def number(default: float) -> Any:
+    """A number of at least 0."""
+    return field(default=default, metadata={"kind": "number"})
+
+
 def choice(default: str, *options: str) -> Any:
     """One of `options`."""
     return field(default=default, metadata={"kind": "choice", "options": options})
@@ -191,6 +196,41 @@ class NetmonSettings:
 
 
 @dataclass(frozen=True)
+class LemonSettings:
+    """Which nodes are bad, and how carefully they are taken out. What is done at all rules `actions.mode`."""
+
+    state: str = ""
+    """Folder of its history and tickets; each replica its own."""
+    round: float = duration(60.0)
+    """Time between two rankings; news makes one sooner."""
+    detector: str = "blame"
+    window: float = duration(28 * 86400.0)
+    recent: float = duration(7 * 86400.0)
+    posterior: float = share(0.47)
+    """Probability of being a lemon from which a node is flagged."""
+    least: float = number(1.8)
+    """Failures below which no probability flags."""
+    gap: float = duration(3600.0)
+    """Failures of a node so close to an episode's first are one."""
+    settle: float = duration(120.0)
+    """How long a failed run may still be explained."""
+    keep: float = duration(400 * 86400.0)
+    """What was over for so long is forgotten."""
+    history: tuple[str, ...] = ()
+    """Folders of the documented format that count beside what is heard (docs/history.md), as `aegis lemon import` writes them."""
+    probation: float = duration(28 * 86400.0)
+    test_seconds: float = duration(60.0)
+    """Of each deep test that is ordered."""
+    drains_per_day: float = share(0.002)
+    max_excluded: float = share(0.1)
+    """Shares of all nodes, each at least 1 node."""
+    tickets: str = ""
+    """Folder of repair tickets; empty = `tickets` in `state`."""
+    webhook: str = ""
+    """Each ticket is posted there too, as JSON. The address may hold a secret."""
+
+
+@dataclass(frozen=True)
 class NotifySettings:
     """Who is told of failures."""
 
@@ -207,11 +247,12 @@ SECTIONS: dict[str, type[Any]] = {
     "lognexus": LognexusSettings,
     "notify": NotifySettings,
     "netmon": NetmonSettings,
+    "lemon": LemonSettings,
     "job": JobSettings,
     "hang": HangSettings,
     "checkpoint": CheckpointSettings,
     "actions": ActionsSettings,
     "logs": LogsSettings,
 }
-UNTRUSTED_MAY_NOT_SET = ("actions", "bus", "credentials", "jobcontroller", "lognexus", "netmon", "notify")
+UNTRUSTED_MAY_NOT_SET = ("actions", "bus", "credentials", "jobcontroller", "lemon", "lognexus", "netmon", "notify")
 """Sections that the file of the working folder may not set: a cloned folder is not trusted."""

@@ -154,6 +154,10 @@ class Client:
         """A question about links, to netmon."""
         return await self._question("netmon", verb, request, reply)
 
+    async def query_lemon(self, verb: str, request: object, reply: type[T]) -> T:
+        """A question about bad nodes, to lemon."""
+        return await self._question("lemon", verb, request, reply)
+
     async def verdicts(self, job: str) -> tuple[Verdict, ...]:
         """What lognexus found about the failures of a job; none where it does not run."""
         from aegis_cli.verdicts import asked

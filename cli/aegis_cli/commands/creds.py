@@ -167,7 +167,7 @@ def register(app: typer.Typer) -> None:
         return 0 if revoked else 1
 
 
-FIRST = ("master", "jobcontroller", "lognexus", "netmon", "operator")
+FIRST = ("master", "jobcontroller", "lognexus", "lemon", "netmon", "operator")
 """Roles whose credentials a new site needs before anybody can issue any. They do not expire."""
 NATS_CONF = "nats.conf"
 

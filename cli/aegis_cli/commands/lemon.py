@@ -1,4 +1,5 @@
-"""`aegis lemon rank|show|tune|import|generate`: which nodes are bad, from files of history. Needs no bus."""
+"""`aegis lemon rank|show|tune|import|generate`: which nodes are bad, from files of history, without a bus; `rank` and `show` without files ask the
+service (`lemoncases`)."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from aegis_cli.commands import lemoncases
 from aegis_cli.errors import CliError
 from aegis_cli.offline import core, refusals, seconds, write_page
 from aegis_cli.options import Env, command
@@ -18,6 +20,10 @@ from aegis_cli.output import Column, table
 SHOWN = 10
 """Rows left out that are printed; all are counted, and -o json has the first 1,000."""
 HistoryPath = Annotated[Path, typer.Option("--history", metavar="DIR|FILE", help="jobs, events and nodes as CSV or Parquet (docs/history.md).")]
+AnyHistory = Annotated[
+    Path | None,
+    typer.Option("--history", metavar="DIR|FILE", help="jobs, events and nodes as CSV or Parquet (docs/history.md); without it the service."),
+]
 Detector = Annotated[str, typer.Option("--detector", metavar="NAME", help="blame, mixture, shrinkage, count or rules.")]
 Window = Annotated[str, typer.Option("--window", metavar="TIME", help="How far back.")]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write.")]
@@ -70,6 +76,7 @@ def register(app: typer.Typer) -> None:
     """Add the group."""
     group = typer.Typer(help="Nodes that keep failing jobs.", no_args_is_help=True)
     app.add_typer(group, name="lemon")
+    lemoncases.register(group)
     _register_rank(group)
     _register_show(group)
     _register_tune(group)
@@ -82,7 +89,7 @@ def _register_rank(group: typer.Typer) -> None:
     def rank(
         env: Env,
         *,
-        history: HistoryPath,
+        history: AnyHistory = None,
         detector: Detector = "blame",
         window: Window = "28d",
         now: Annotated[str, typer.Option("--now", metavar="TIME", help="End of the window; default: the last thing that began.")] = "",
@@ -92,7 +99,10 @@ def _register_rank(group: typer.Typer) -> None:
         show_map: Annotated[bool, typer.Option("--map", help="Add a map of failures by day.")] = False,
         all_nodes: Annotated[bool, typer.Option("--all", help="Every node, not only those with a failure.")] = False,
     ) -> None:
-        """All nodes, worst first, with what speaks against each."""
+        """All nodes, worst first, with what speaks against each. Options other than --all are for files."""
+        if history is None:
+            lemoncases.ranking(env, everything=True)
+            return
         detect = core("aegis_lemon.detect", "aegis lemon rank")
         observing = core("aegis_lemon.history", "aegis lemon rank")
         with refusals():
@@ -127,12 +137,15 @@ def _register_show(group: typer.Typer) -> None:
         env: Env,
         *,
         node: Annotated[str, typer.Argument(metavar="NODE")],
-        history: HistoryPath,
+        history: AnyHistory = None,
         detector: Detector = "blame",
         window: Window = "28d",
         now: Annotated[str, typer.Option("--now", metavar="TIME", help="End of the window; default: the last thing that began.")] = "",
     ) -> None:
         """One node: its place in the fleet, its failures, and when it turned bad."""
+        if history is None:
+            lemoncases.show(env, node)
+            return
         detect, observing = core("aegis_lemon.detect", "aegis lemon show"), core("aegis_lemon.history", "aegis lemon show")
         with refusals():
             loaded = load(env, history, "show")
@@ -150,14 +163,11 @@ def _register_show(group: typer.Typer) -> None:
             told.node.reason or "no failure",
         ]
         lines += [f"  {name:<30} {value:<8.3g} more than {told.below[name]:.1%} of nodes" for name, value in told.node.signals.items()]
-        lines += [f"{utc(f.time)}  {KIND_TEXT[f.kind]}" + (f", {f.user}" if f.user else "") for f in told.failures]
+        lines += [f"{utc(f.time)}  {lemoncases.KIND_TEXT[f.kind]}" + (f", {f.user}" if f.user else "") for f in told.failures]
         for change in told.changes:
             ended = f", recovered {utc(change.recovered)}" if change.recovered else ""
             lines.append(f"turned bad about {utc(change.onset)}, noticed {utc(change.alarm)}{ended}")
         env.out.document("LemonNode", body, "\n".join(lines), node)
-
-
-KIND_TEXT = {"multi": "failed a job of several nodes", "single": "failed a job of its own", "node": "failed"}
 
 
 def utc(moment: float) -> str:

@@ -28,6 +28,7 @@ def until(ms: int) -> str:
 LIST = [
     Column("NODE", lambda node: node.node),
     Column("HEALTH", lambda node: node.health),
+    Column("RISK", lambda node: f"{node.risk:.2f}" if node.risk else ""),
     Column("JOB", lambda node: ",".join(node.jobs)),
     Column("FREE-SLOTS", lambda node: f"{node.free} of {len(node.slots)}"),
     Column("GPUS", lambda node: node.gpus or ""),
@@ -123,6 +124,8 @@ def register(app: typer.Typer) -> None:
                 lines[0] += f"   seen {age(node.seenAgo)} ago"
             if node.excluded:
                 lines.append(f"Excluded until {until(node.until)} by {node.by or 'unknown'}: {node.reason or NO_REASON}")
+            if node.risk:
+                lines.append(f"Risk {node.risk:.2f}: {node.doubt}   (aegis lemon why {node.node})")
             if node.gpus:
                 lines.append(f"GPUs {node.gpus} {node.gpuType}")
             if node.labels:

@@ -127,13 +127,14 @@ class Keeper:
         finally:
             await admin.close(1.0)
         self.layout.creds("admin").unlink()
-        for role in ("master", "jobcontroller", "lognexus", "netmon"):
+        for role in ("master", "jobcontroller", "lognexus", "lemon", "netmon"):
             self._write_creds(role)
         self._write_creds("operator", ttl=0)
         self.parts = [parts.credentials(self.layout, free_port()), parts.jobcontroller(self.layout, free_port())]
         self.parts += [self._master(number) for number in range(1, self.masters + 1)]
         await self._add_nodes(self.nodes)
         self.parts += [parts.lognexus(self.layout, free_port())] if parts.has_lognexus() else []
+        self.parts += [parts.lemon(self.layout, free_port())] if parts.has_lemon() else []
         self.parts += [parts.netmon(self.layout, free_port())] if parts.wants_netmon(self.base) else []
         for part in self.parts:
             self._launch(part)

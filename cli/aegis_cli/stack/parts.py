@@ -27,7 +27,7 @@ SLOTS = 4
 class Part:
     """One process of the stack. `http`: port of its health page, 0 = ready otherwise."""
 
-    kind: str  # nats | credentials | master | jobcontroller | lognexus | netmon | node
+    kind: str  # nats | credentials | master | jobcontroller | lognexus | lemon | netmon | node
     name: str
     command: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
@@ -115,6 +115,19 @@ def lognexus(layout: Layout, http: int) -> Part:
     part = _service(
         "lognexus", "lognexus", "aegis_lognexus", layout, http=http, extra={"AEGIS_LOGNEXUS_STORE": str(layout.store / "logs")}, replica="logs1"
     )
+    part.needed = False
+    return part
+
+
+def has_lemon() -> bool:
+    """What it needs is installed (extra `lemon`)."""
+    return all(find_spec(name) is not None for name in ("aegis_lemon", "numpy", "duckdb"))
+
+
+def lemon(layout: Layout, http: int) -> Part:
+    """Which nodes are bad, as the user's configuration has it; its history lies in the store where that names no other folder."""
+    extra = {} if config.load(cwd=layout.base, env=neutral(os.environ)).lemon.state else {"AEGIS_LEMON_STATE": str(layout.store / "lemon")}
+    part = _service("lemon", "lemon", "aegis_lemon", layout, http=http, extra=extra, replica="lemon1")
     part.needed = False
     return part
 

@@ -39,6 +39,7 @@ PURE = {
         *(f"kubernetes/{name}" for name in ("resources", "seen", "plan", "facts", "status", "manifest", "projection")),
     ],
     "aegis_lognexus": ["evidence", "readings", "looks", "across", "verdict", "share"],
+    "aegis_lemon": ["watch/collector", "watch/cases", "watch/risk"],
     "aegis_agent": ["orders", "env", "nested", "mode", "progress", "stacks"],
     "aegis_netmon": [
         *("series", "rates", "ber", "flaps", "health", "expected", "limits", "topology", "users", "routing"),

@@ -36,7 +36,13 @@ WRITES = {
         subjects.dlq("jobcontroller", "NODES"),
     ],
     "lognexus": [subjects.verdict("lognexus", "job", "x"), subjects.fact(A, "w0"), subjects.lease("logs1"), subjects.dlq("lognexus", "LOGS", A)],
-    "lemon": [subjects.verdict("lemon", "node", "x"), subjects.node_taint("n9"), subjects.dlq("lemon", "EVENTS")],
+    "lemon": [
+        subjects.verdict("lemon", "node", "x"),
+        subjects.node_taint("n9"),
+        subjects.node_risk("n9"),
+        subjects.lease("lemon1"),
+        subjects.dlq("lemon", "EVENTS"),
+    ],
     "netmon": [subjects.verdict("netmon", "link", "x"), subjects.lease("net1"), subjects.dlq("netmon", "METRICS")],
 }
 READS = {
@@ -44,7 +50,7 @@ READS = {
     "master": ["CTL", "REPORTS", "EVENTS", "STORY"],
     "jobcontroller": ["CTL", "NODES", "FLEET", "HELD"],
     "lognexus": ["LOGS", "METRICS", "BLOBS", "EVENTS"],
-    "lemon": ["METRICS", "EVENTS", "STORY"],
+    "lemon": ["EVENTS", "STORY", "NODES", "FLEET"],
     "netmon": ["METRICS", "EVENTS"],
 }
 GETS = {
@@ -52,7 +58,7 @@ GETS = {
     "master": ["CTL", "LEASES", "NODES", "FLEET", "EVENTS", "STORY"],
     "jobcontroller": ["CTL", "NODES", "FLEET", "HELD"],
     "lognexus": ["LEASES", "EVENTS"],
-    "lemon": ["NODES", "FLEET", "EVENTS", "STORY"],
+    "lemon": ["LEASES", "NODES", "FLEET", "EVENTS", "STORY"],
     "netmon": ["LEASES", "FLEET", "EVENTS"],
 }
 HEARS = {
@@ -117,7 +123,7 @@ async def test_what_daemons_hold_is_read_by_the_job_controller_alone_and_written
     assert bool(await service.publish(subjects.rpc_do("credentials", "vouch", "ml"))) is (role != "master")
 
 
-@pytest.mark.parametrize("role", ["lognexus", "netmon"])
+@pytest.mark.parametrize("role", ["lognexus", "lemon", "netmon"])
 async def test_who_judges_reads_heads_and_places_and_no_specification(raw: RawOf, role: str) -> None:
     """A specification carries what a user put into the environment."""
     service = await raw(role)
@@ -144,7 +150,7 @@ EVERY_WRITE = sorted({subject for subjects_ in WRITES.values() for subject in su
         for subject in EVERY_WRITE
         if subject not in WRITES[role]
         # lease and fact subjects are shared by design
-        and not (subject.startswith("aegis.lease.") and role in ("master", "jobcontroller", "netmon", "lognexus"))
+        and not (subject.startswith("aegis.lease.") and role in ("master", "jobcontroller", "lemon", "netmon", "lognexus"))
         and not (".fact." in subject and role in ("master", "jobcontroller", "lognexus"))
     ],
 )

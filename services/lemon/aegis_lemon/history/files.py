@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from .schema import TABLES, HistoryError
 from .store import History
@@ -16,16 +17,26 @@ LONGEST = 16 * 1024 * 1024
 ENDINGS = (".parquet", ".csv")
 
 
-def read(path: Path) -> History:
-    """A folder with jobs, events and nodes (.csv or .parquet, each may be absent), or one such file, told by its columns."""
+def read(path: Path, *others: Path, more: Mapping[str, Sequence[Mapping[str, Any]]] | None = None) -> History:
+    """A folder with jobs, events and nodes (.csv or .parquet, each may be absent), or one such file, told by its columns; `others` are added to it.
+
+    `more`: rows by table that are in no file, as of the jobs that go on.
+    """
     history = History.empty()
     files: dict[str, str] = {}
-    for table, file in _found(path):
-        files[table] = file.name
-        if file.suffix == ".parquet":
-            _read_parquet(history, table, file)
-        else:
-            _read_csv(history, table, file)
+    for source in (path, *others):
+        for table, file in _found(source):
+            files.setdefault(table, file.name)
+            history.source(file.name if not others else f"{source}/{file.name}" if source.is_dir() else str(source))
+            if file.suffix == ".parquet":
+                _read_parquet(history, table, file)
+            else:
+                _read_csv(history, table, file)
+    for table, rows in (more or {}).items():
+        if rows:
+            history.source(table)
+            names = TABLES[table].columns
+            history.add(table, range(1, len(rows) + 1), {name: [str(row.get(name, "")) for row in rows] for name in names})
     history.build(files)
     return history
 
@@ -121,6 +132,5 @@ def _read_parquet(history: History, table: str, path: Path) -> None:
     lists = {row[0] for row in described if str(row[1]).endswith("[]")}
     texts = [f"array_to_string(\"{c}\", ';')" if c in lists else f'CAST("{c}" AS VARCHAR)' for c in wanted]
     named = ", ".join(f'"{column}"' for column in wanted)
-    history.db.execute(
-        f"INSERT INTO raw_{table} (line, {named}) SELECT row_number() OVER () + 1, {', '.join(texts)} FROM read_parquet(?)", [str(path)]
-    )  # fmt: skip
+    lines = f"row_number() OVER () + 1 + {history.base}"
+    history.db.execute(f"INSERT INTO raw_{table} (line, {named}) SELECT {lines}, {', '.join(texts)} FROM read_parquet(?)", [str(path)])

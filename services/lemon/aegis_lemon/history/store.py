@@ -16,6 +16,8 @@ from aegis_parsers.kernel import rules
 
 from .schema import AFTER_END, BEFORE_END, EARLIEST, FAILURES, KINDS, LATEST, STATES, TABLES, HistoryError, Problem
 
+FILE = 10**12
+"""More lines than a file has."""
 KEPT = 1000
 """Problems that are kept with their text; all are counted."""
 
@@ -23,7 +25,7 @@ _CHECK_JOBS = f"""
 CREATE TABLE checked AS
 WITH read AS (
   SELECT line, trim(job) job, seconds(start) s, CASE WHEN coalesce(trim("end"), '') IN ('', 'Unknown') THEN NULL ELSE seconds("end") END e,
-         coalesce(trim("end"), '') IN ('', 'Unknown') AS running, start AS start_text, "end" AS end_text, nodes AS nodes_text,
+         coalesce(trim("end"), '') IN ('', 'Unknown') AS open, start AS start_text, "end" AS end_text, nodes AS nodes_text,
          list_distinct(list_filter(string_split(replace(coalesce(nodes, ''), ' ', ''), ';'), lambda x: x <> '')) AS members,
          lower(trim(coalesce(state, ''))) state, lower(trim(coalesce(failure, ''))) failure, trim(coalesce(blame, '')) blame,
          trim(coalesce("user", '')) AS "user", trim(coalesce(family, '')) family,
@@ -32,7 +34,7 @@ WITH read AS (
 SELECT *, CASE
   WHEN coalesce(job, '') = '' THEN 'no job id'
   WHEN s IS NULL THEN 'start "' || coalesce(start_text, '') || '": expected seconds since 1970 or ISO 8601'
-  WHEN NOT running AND e IS NULL THEN 'end "' || end_text || '": expected seconds since 1970 or ISO 8601, or empty while it runs'
+  WHEN NOT open AND e IS NULL THEN 'end "' || end_text || '": expected seconds since 1970 or ISO 8601, or empty while it runs'
   WHEN e < s THEN 'the clock went backwards: ends ' || round(s - e, 1) || ' s before it starts'
   WHEN len(members) = 0 THEN 'no nodes'
   WHEN state NOT IN ({", ".join(f"'{s}'" for s in STATES)}) THEN 'state "' || state || '" is not known'
@@ -92,6 +94,7 @@ class History:
     problems: list[Problem] = field(default_factory=list)
     left_out: int = 0
     notes: list[str] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
     first: float = 0.0
     last: float = 0.0
     """Earliest and latest moment at which anything began, seconds since 1970."""
@@ -110,10 +113,19 @@ class History:
 
     def add(self, table: str, lines: Sequence[int], columns: dict[str, Sequence[str | None]]) -> None:
         """Rows as columns of text; a column that is absent is empty."""
-        chunk: dict[str, Any] = {"line": np.asarray(lines, np.int64)}
+        chunk: dict[str, Any] = {"line": np.asarray(lines, np.int64) + self.base}
         chunk |= {name: np.asarray(values, object) for name, values in columns.items()}
         listed = ", ".join(f'"{name}"' for name in chunk)
         self.db.execute(f"INSERT INTO raw_{table} ({listed}) SELECT {listed} FROM chunk")
+
+    def source(self, name: str) -> None:
+        """What is added from now on comes from this file."""
+        self.sources.append(name)
+
+    @property
+    def base(self) -> int:
+        """Added to the lines of the present file, so that a row is known by its number among all files."""
+        return max(0, len(self.sources) - 1) * FILE
 
     def problem(self, file: str, line: int, text: str) -> None:
         """Count a row that is left out."""
@@ -137,7 +149,8 @@ class History:
             self.db.execute(sql)
             self.db.execute(f"DROP TABLE raw_{table}")
             for line, reason in self.rows_of("SELECT line, reason FROM checked WHERE reason IS NOT NULL ORDER BY line"):
-                self.problem(files.get(table, table), int(line), reason)
+                at, number = divmod(int(line), FILE)
+                self.problem(self.sources[at] if at < len(self.sources) else files.get(table, table), number, reason)
             self.db.execute(f"CREATE TABLE good_{table} AS SELECT * EXCLUDE (reason) FROM checked WHERE reason IS NULL ORDER BY line")
             self.db.execute("DROP TABLE checked")
             self.rows[table] = int(self.rows_of(f"SELECT count(*) FROM good_{table}")[0][0])
@@ -167,7 +180,9 @@ class History:
     def _tables(self) -> None:
         states = ", ".join(f"('{state}', '{failure}')" for state, failure in STATES.items())
         hardware = ", ".join(str(code) for code, row in rules().items() if row.hardware)
-        self.db.execute(f"""CREATE TABLE jobs AS SELECT CAST(row_number() OVER (ORDER BY line) AS INTEGER) id, job, s, e, running, members, excluded,
+        self.db.execute(f"""CREATE TABLE jobs AS SELECT CAST(row_number() OVER (ORDER BY line) AS INTEGER) id, job, s, e,
+            open OR state = 'running' AS running,
+            members, excluded,
             len(members) AS count, CASE WHEN g.failure <> '' THEN g.failure WHEN g.blame <> '' THEN 'infra' ELSE rule.failure END failure,
             coalesce(n.node, -1) blame, g."user", g.family
             FROM good_jobs g JOIN (VALUES {states}) rule(state, failure) USING (state) LEFT JOIN nodes n ON n.name = nullif(g.blame, '')""")
@@ -188,7 +203,7 @@ class History:
         self.db.execute(_ATTRIBUTE)
         self.db.execute("""UPDATE jobs SET blame = n.node FROM job_nodes n WHERE n.id = jobs.id AND jobs.count = 1 AND jobs.failure = 'infra'""")
         last = "(SELECT max(greatest(s, coalesce(e, s))) FROM jobs)"
-        self.db.execute(f"UPDATE jobs SET e = greatest(s, {last}) WHERE running")
+        self.db.execute(f"UPDATE jobs SET e = greatest(s, {last}) WHERE e IS NULL")
         overlaps = self.rows_of("""SELECT count(*) FROM (SELECT t, max(until) OVER (PARTITION BY node ORDER BY t, id ROWS BETWEEN UNBOUNDED PRECEDING
             AND 1 PRECEDING) AS busy FROM events WHERE kind IN ('out', 'outage')) WHERE t < busy""")[0][0]
         if overlaps:

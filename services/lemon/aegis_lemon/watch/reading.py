@@ -1,0 +1,126 @@
+"""From the stream EVENTS into the collector: one reader per replica, which goes on where its files end. Reads; writes nothing but dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from aegis_bus.connection import Bus, Stored
+from aegis_bus.errors import BusError, Unreadable
+from aegis_bus.jobstore import decode_head, decode_shard
+from aegis_bus.metrics import DEAD_LETTERS
+from aegis_bus.ordered import Gap, OrderedReader
+from aegis_proto import shards, subjects
+from aegis_proto.api import DeadLetter
+from aegis_proto.hostlist import fold
+from aegis_proto.lemon import SERVICE
+from aegis_proto.messages import BadMessage, JobEvent, Verdict, decode, encode
+from aegis_proto.metrics import Anomaly
+
+from aegis_lemon import metrics
+
+from .collector import Collector
+
+log = logging.getLogger(__name__)
+
+STREAM = "EVENTS"
+HEARD = (
+    subjects.job_event("*"),
+    subjects.node_event("*", "anomaly"),
+    subjects.verdict("lognexus", "job", "*"),
+    subjects.verdict(SERVICE, "node", "*"),
+)
+AT_ONCE = 500
+MAX_LETTER = 8192
+
+
+class Reading:
+    """`run` until cancelled. `seq`: the last message taken; `ready` once all that was there at the start has been read."""
+
+    def __init__(self, bus: Bus, collector: Collector, seq: int) -> None:
+        self._bus, self.collector = bus, collector
+        self.seq, self.ready = seq, False
+        self.news = asyncio.Event()
+
+    async def run(self) -> None:
+        end = await self._end()
+        if self.seq > end:
+            log.warning("EVENTS begins anew at %d, %d was due", end, self.seq)
+            self.seq = 0
+        self.ready = self.seq >= end
+        async with OrderedReader(self._bus, STREAM, list(HEARD), start=self.seq + 1) as reader:
+            while True:
+                reading = asyncio.ensure_future(reader.read(AT_ONCE, 0.02))
+                try:
+                    while not (await asyncio.wait({reading}, timeout=0.5))[0]:
+                        self.ready = True  # the server has nothing more for us
+                finally:
+                    if not reading.done():
+                        reading.cancel()
+                for item in reading.result():
+                    self._one(item)
+                self.ready = self.ready or not reader.pending
+                self.news.set()
+                await asyncio.sleep(0)
+
+    async def _end(self) -> int:
+        while True:
+            try:
+                info = await self._bus.js_api(f"STREAM.INFO.{STREAM}")
+                return int(info["state"]["last_seq"])
+            except BusError as error:
+                log.info("EVENTS cannot be read yet: %s", error)
+                await asyncio.sleep(1.0)
+
+    def _one(self, item: Stored | Gap) -> None:
+        if isinstance(item, Gap):
+            if item.first_seq > item.wanted:
+                metrics.LOST.inc(item.first_seq - item.wanted)
+            self.seq = item.first_seq - 1
+            return
+        self.seq = item.seq
+        try:
+            self._hear(item)
+        except BadMessage as error:
+            self._refuse(item, str(error))
+        except Exception as error:  # a defect of ours must not keep the rest from being read
+            log.exception("%s", item.subject)
+            self._refuse(item, f"{type(error).__name__}: {error}")
+        else:
+            metrics.HEARD.inc()
+
+    def _hear(self, item: Stored) -> None:
+        stored = item.time_ms / 1000
+        kind = subjects.token(item.subject, 1)
+        if kind == "job":
+            self.collector.hear_event(decode(JobEvent, item.data), stored)
+        elif kind == "node":
+            self.collector.hear_anomaly(subjects.token(item.subject, 2), decode(Anomaly, item.data).code, stored)
+        elif subjects.token(item.subject, 2) == SERVICE:
+            self.collector.hear_own(decode(Verdict, item.data))
+        else:
+            self.collector.hear_verdict(decode(Verdict, item.data))
+
+    def _refuse(self, item: Stored, reason: str) -> None:
+        metrics.REFUSED.inc()
+        DEAD_LETTERS.labels(SERVICE).inc()
+        letter = DeadLetter(STREAM, item.seq, item.subject, reason[:300], item.data[:MAX_LETTER], item.time_ms)
+        self._bus.core(subjects.dlq(SERVICE, STREAM, "other"), encode(letter))
+
+    async def place(self) -> None:
+        """Look up where runs are whose event did not say it (an owner that died between the commit and the event). BusError."""
+        for job in self.collector.unplaced:
+            stored = await self._bus.get("CTL", subjects.job_state(job))
+            if stored is None or stored.marker:
+                continue
+            try:
+                head = decode_head(job, stored.data)
+                nodes: set[str] = set()
+                for k in range(shards.count(head.workerNum)):
+                    pods = decode_shard(head, k, await self._bus.get("CTL", subjects.job_pods(job, k)))
+                    nodes |= {pod.node for pod in pods if pod.node}
+            except Unreadable as error:
+                log.warning("%s", error)
+                continue
+            if nodes and not head.phase.terminal:
+                self.collector.place(job, fold(nodes))
