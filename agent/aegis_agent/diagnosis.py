@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from pathlib import Path
 
 from aegis_proto.phases import OrderPhase
 from aegis_proto.state import Order
@@ -12,6 +13,7 @@ from aegis_proto.state import Order
 from aegis_agent import ports
 from aegis_agent.checks import meeting
 from aegis_agent.checks.registry import Context, accelerators, run_round
+from aegis_agent.deep.baseline import in_round
 from aegis_agent.executor import Executor
 from aegis_agent.scope import scope_id, scope_prefix
 from aegis_agent.training import Training
@@ -45,6 +47,8 @@ async def diagnose(executor: Executor, training: Training, write: ReportWriter, 
     else:
         both = await asyncio.gather(local, met.run(executor.reaper, scope, task.node, executor.standby))
         results = [*both[0], *both[1]]
+        if task.baseline:
+            results = in_round(Path(task.baseline), results)
     failed = [f"{result.CheckType} failed: {result.Result}" for result in results if not result.Pass]
     executor.say(f"{phase.value}: {len(results)} checks in {time.monotonic() - began:.3f} s: {'; '.join(failed) or 'passed'}")
     port, check_port = two_ports(spec.masterPortRange) if executor.index == 0 else (0, 0)

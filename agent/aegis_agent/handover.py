@@ -55,6 +55,7 @@ class WorkerTask(msgspec.Struct, frozen=True, omit_defaults=True):
     servers: tuple[str, ...] = ()  # a bus that asks for no credentials (tests, benches): no enrolment
     raw: bool = False  # output of the command as it is, without a prefix
     stamp: bool = False  # the prefix of each line carries its time: logs of several workers are read as one
+    baseline: str = ""  # file of what this node's links could do (deep.baseline); "" = nobody keeps it
     tokenFile: str = ""  # read at every try where there is no `token`: the platform may write it late
 
 

@@ -77,8 +77,7 @@ async def lost_before_the_bootcheck(f: Fleet) -> None:
     state = await f.h.when(job, lambda s: s.head.errorNodes, 90, "a node is excluded")
     assert [(node.name, node.reason) for node in state.head.errorNodes] == [("b1", "gpu")], await f.h.describe(job)
     assert not list(folder.glob("run-*")), "nothing ran before the check had passed"
-    await until(lambda: f.last_words("b1"), 30, "the worker on b1 has left")
-    assert [word["code"] for word in f.last_words("b1")] == [1]
+    await until(lambda: [word["code"] for word in f.last_words("b1")] == [1], 30, "the worker on b1 has left with 1")
     await f.start("b3")
     await f.running(job, folder, 0)
     state = await f.h.state(job)
@@ -98,7 +97,7 @@ async def lost_while_the_command_runs(f: Fleet) -> None:
     assert [(node.name, node.reason) for node in state.head.errorNodes] == [(bad, "gpu")], await f.h.describe(job)
     assert retries(state) == "1:1" and state.pod(1).node not in (bad, state.pod(0).node)
     assert phases(await f.h.story(job))[2:6] == ["RunCommand", "Troubleshooting", "Restarting", "Troubleshooting"], await f.h.describe(job)
-    assert 1 in [word["code"] for word in f.last_words(bad)]
+    await until(lambda: [word["code"] for word in f.last_words(bad)] == [1], 30, f"the worker on {bad} has left with 1")
     second = await f.node(job, 0)
     f.machine(second).kernel_says("NVRM: Xid (PCI:0000:10:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.")
     os.kill(pids["w0"], signal.SIGKILL)

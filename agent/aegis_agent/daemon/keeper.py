@@ -51,6 +51,7 @@ class Launch:
     address: str = ""
     tls_ca: str = ""
     echo: Callable[[str, bytes], None] | None = None
+    baseline: str = ""
 
 
 class SlotKeeper:
@@ -291,6 +292,7 @@ class SlotKeeper:
                 address=self.launch.address,
                 stateDir=str(self.files.path),
                 stamp=True,
+                baseline=self.launch.baseline,
             )
         )
 

@@ -117,6 +117,7 @@ class Daemon:
             settings.addr,
             settings.credentials_ca,
             self._echo if settings.echo else None,
+            str(settings.state / "deep" / "rounds.json"),
         )
         self.keepers = {
             str(i): SlotKeeper(SlotDir(settings.state, str(i)), launch, self.boot, self._changed, self._agents) for i in range(settings.slots)

@@ -63,6 +63,39 @@ def compare(baseline: Baseline, results: Iterable[CheckResult]) -> tuple[Finding
     return draft.done().findings if draft.has_any() else ()
 
 
+def in_round(path: Path, results: list[CheckResult]) -> list[CheckResult]:
+    """The results of a round of checks; bandwidth with others below what this node had says so (it fails nothing: the other end may be why).
+
+    Only where bandwidth counts (accelerators): the cores of a CPU worker are shared. By link class and size, the best of all its pairings.
+    """
+    measured = next((result for result in results if result.CheckType == "performance"), None)
+    if measured is None or not measured.Pass or not any(name.startswith("pair.") for name in measured.values):
+        return results
+    best: dict[str, float] = {}
+    for name, value in speeds(measured):
+        link = name.rpartition(".")[0]
+        best[link] = max(best.get(link, 0.0), value)
+    told = CheckResult("round", True, values=best)
+    kept = load(path)
+    findings = compare(kept, [told])
+    if not findings:
+        keep(path, learned(kept, [told]))
+        return results
+    said = f"{measured.Result}; slower than this node was: {'; '.join(finding.evidence for finding in findings[:8])}"
+    worse = msgspec.structs.replace(measured, Result=said[:2000], code=measured.code or findings[0].code)
+    return [worse if result is measured else result for result in results]
+
+
+def keep(path: Path, kept: Baseline) -> str:
+    """Why it could not be written, or ""."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_whole(path, msgspec.json.encode(kept))
+    except OSError as error:
+        return str(error.strerror)
+    return ""
+
+
 def judge(path: Path, results: list[CheckResult]) -> CheckResult:
     """The result `baseline`, and the file brought up to date when everything passed."""
     kept = load(path)
@@ -70,11 +103,8 @@ def judge(path: Path, results: list[CheckResult]) -> CheckResult:
     failed = any(finding.severity == "critical" for finding in findings)
     if not findings and all(result.Pass for result in results):
         kept = learned(kept, results)
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_whole(path, msgspec.json.encode(kept))
-        except OSError as error:
-            return CheckResult("baseline", True, f"{path}: {error.strerror}; what this node can do is not kept", now_ms(), code="not_kept")
+        if why := keep(path, kept):
+            return CheckResult("baseline", True, f"{path}: {why}; what this node can do is not kept", now_ms(), code="not_kept")
     known = sum(len(values) >= FEWEST for values in kept.speeds.values())
     said = "; ".join(f"{finding.severity} {finding.code} {finding.item}: {finding.evidence}" for finding in findings[:16])
     well = f"as fast as this node was ({known} speeds)" if known else f"nothing to compare with yet: {FEWEST} good tests are needed"

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from aegis_agent.deep import compare, work
+from aegis_agent.deep import baseline, compare, work
 from aegis_agent.deep.command import against
 from aegis_proto.messages import CheckResult
 from check_machine import run_program
@@ -75,6 +75,36 @@ def test_an_epilog_accuses_what_got_worse_on_a_device_and_only_tells_what_a_shar
         ("errors_since_prolog", "gpu ecc_uncorrected 0"): "critical",
     }
     assert compare.compare(before, before) == ()
+
+
+def test_a_node_is_held_against_its_own_good_speeds_and_takes_no_slow_one_for_usual(tmp_path: Path) -> None:
+    def of(speed: float, *, passed: bool = True) -> list[CheckResult]:
+        return [CheckResult("deep-copy-cuda", passed, values={"h2d.gb_per_s.0": speed, "p2p1.gb_per_s.0": 300.0})]
+
+    path = tmp_path / "own" / baseline.FILE
+    assert "nothing to compare" in baseline.judge(path, of(50.0)).Result
+    baseline.judge(path, of(1.0, passed=False))  # what failed measures nothing
+    for speed in (52.0, 51.0, 43.0):
+        assert baseline.judge(path, of(speed)).Pass
+    slow = baseline.judge(path, of(39.0))
+    assert (slow.Pass, slow.code) == (False, "slower_than_baseline") and "h2d.gb_per_s.0 39" in slow.Result and "p2p1" not in slow.Result
+    assert len(baseline.load(path).speeds["deep-copy-cuda h2d.gb_per_s.0"]) == 4, "a slow one is not learned"
+    for _ in range(10):
+        baseline.judge(path, of(45.0))
+    assert len(baseline.load(path).speeds["deep-copy-cuda h2d.gb_per_s.0"]) == baseline.KEPT
+
+
+def test_bandwidth_in_a_round_below_what_the_node_had_is_told_where_it_counts_and_fails_nothing(tmp_path: Path) -> None:
+    def of(speed: float, counts: bool = True) -> list[CheckResult]:
+        values = {"net.4194304.2": speed, "net.4194304.5": speed / 2, "local.4194304.1": 400.0} | ({"pair.2": 1.0} if counts else {})
+        return [CheckResult("gpu", True), CheckResult("performance", True, "well", values=values)]
+
+    path = tmp_path / "rounds.json"
+    assert baseline.in_round(path, of(10.0, counts=False)) == of(10.0, counts=False) and not path.exists()
+    for speed in (50.0, 48.0, 50.0):
+        assert baseline.in_round(path, of(speed)) == of(speed)
+    [gpu, told] = baseline.in_round(path, of(30.0))
+    assert (told.Pass, told.code) == (True, "slower_than_baseline") and "net.4194304 30, 50 when it was well" in told.Result and gpu.code == ""
 
 
 def test_a_processor_that_errs_once_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
