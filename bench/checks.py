@@ -30,7 +30,7 @@ from typing import Any
 
 from aegis_agent import ports
 from aegis_agent.checks import meeting
-from aegis_agent.checks.registry import Context, named, run_check
+from aegis_agent.checks.registry import Context, named, run_checks
 from aegis_agent.handover import WorkerTask
 from aegis_agent.reaper import Reaper
 from aegis_agent.warm import Standby, python_command
@@ -86,12 +86,12 @@ async def worker(
     came: dict[str, float] = {}
     context = Context("", folder, os.getpid(), f"n{index}")
 
-    async def local(name: str) -> CheckResult:
-        check = named(name)
-        assert check is not None
-        result = await run_check(reaper, check, context, os.environ, f"check.{os.getpid()}.{index}.{name}")
-        came[name] = time.perf_counter() - began
-        return result
+    async def local() -> list[CheckResult]:
+        checks = [check for name in LOCAL if (check := named(name)) is not None]
+        started = time.perf_counter() - began
+        results = await run_checks(reaper, checks, context, os.environ, scope=f"check.{os.getpid()}.{index}")
+        came.update({result.CheckType: started + result.duration for result in results})
+        return results
 
     async def together() -> list[CheckResult]:
         task = WorkerTask(JobSpec("bench", command=COMMAND, workers=WORKERS), job="bench", uid=f"bench-{port}", workers=WORKERS)
@@ -104,7 +104,7 @@ async def worker(
         came.update({result.CheckType: started + result.duration for result in results})
         return results
 
-    results, met_results = await asyncio.gather(asyncio.gather(*(local(name) for name in LOCAL)), together())
+    results, met_results = await asyncio.gather(local(), together())
     return [*results, *met_results], came
 
 

@@ -13,7 +13,7 @@ import random
 import time
 from statistics import median
 
-from aegis_parsers.causes.classify import Engine, classify_lines, load_rules
+from aegis_parsers.causes.classify import Engine, classify_lines, load_rules, sweep
 
 ORDINARY = (
     " iteration {n:8d}/  250000 | consumed samples: {m:12d} | loss: 2.{k:03d} | grad norm: 0.{k:03d} | number of nan iterations:   0 |",
@@ -56,7 +56,7 @@ def main() -> None:
     args = parser.parse_args()
     lines = mix(args.lines)
     few = lines[: args.re_lines]
-    if load_rules().database is None:
+    if sweep() is None:
         print(json.dumps({"re_lines_per_s": round(rate(few, "re")), "hyperscan": "not installed"}))
         return
     assert classify_lines(few, "re") == classify_lines(few, "hyperscan"), "the engines differ"

@@ -16,7 +16,7 @@ import msgspec
 from aegis_proto.messages import CheckResult
 
 from aegis_agent.checks import meeting
-from aegis_agent.checks.registry import CHECKS, ROUNDS, Check, Context, named, run_check
+from aegis_agent.checks.registry import CHECKS, ROUNDS, Check, Context, named, run_checks
 from aegis_agent.reaper import Reaper
 
 
@@ -68,8 +68,8 @@ async def run_all(checks: Sequence[Check], together: Sequence[str] = ()) -> list
     reaper.open()
     context = Context(scope="", cwd=os.getcwd(), agent=os.getpid())
     scope = f"check.{os.getpid()}.0"
-    local = asyncio.gather(*(run_check(reaper, check, context, os.environ, f"{scope}.{check.name}") for check in checks))
+    local = run_checks(reaper, checks, context, os.environ, scope=scope)
     if not together:
-        return list(await local)
+        return await local
     both = await asyncio.gather(local, meeting.by_hand(reaper, os.environ, scope))
     return [*both[0], *(result for result in both[1] if result.CheckType in together)]

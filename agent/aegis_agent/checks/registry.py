@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 
 from aegis_proto.messages import CheckResult
 
-from aegis_agent.checks.running import Program, run_program
+from aegis_agent.checks.running import UNANSWERED, Program, run_program
 from aegis_agent.reaper import Reaper
 
 
@@ -51,6 +51,9 @@ def adapters() -> bool:
 OTHERS = ("/dev/davinci_manager", "/dev/mxcd", "/dev/cambricon_ctl")
 """Device nodes of Ascend, MetaX and Cambricon."""
 ROUNDS = ("bootcheck", "troubleshoot")
+TOGETHER = "aegis_agent.checks.together"
+START = 10.0
+"""Seconds that starting several checks in one process may take, beyond their own deadlines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,4 +126,19 @@ async def run_round(
 ) -> list[CheckResult]:
     """All checks of a round that apply here, side by side."""
     chosen = [check for check in table if round_name in check.rounds and check.applies()]
-    return list(await asyncio.gather(*(run_check(reaper, check, context, environ, f"{scope}-{check.name}") for check in chosen)))
+    return await run_checks(reaper, chosen, context, environ, scope=scope)
+
+
+async def run_checks(reaper: Reaper, checks: Sequence[Check], context: Context, environ: Mapping[str, str], *, scope: str) -> list[CheckResult]:
+    """Side by side, each in a process of its own; of several, what they share is imported once (`together`)."""
+    results: dict[str, CheckResult] = {}
+    if len(checks) > 1:
+        told = {"checks": [(check.name, check.module, check.deadline) for check in checks], "context": asdict(context)}
+        owes = sorted(((check.name, check.deadline + START) for check in checks), key=lambda owed: owed[1])
+        program = Program([sys.executable, "-m", TOGETHER], json.dumps(told).encode(), tuple(owes), steps=False)
+        found = await run_program(reaper, program, environ, f"{scope}-together", context.node)
+        results = {result.CheckType: result for result in found if result.code != UNANSWERED}
+    alone = [check for check in checks if check.name not in results]
+    found = list(await asyncio.gather(*(run_check(reaper, check, context, environ, f"{scope}-{check.name}") for check in alone)))
+    results.update((result.CheckType, result) for result in found)
+    return [results[check.name] for check in checks]

@@ -25,6 +25,8 @@ from aegis_agent.warm import run as warm_run
 MOST_OUTPUT = 1 << 20
 """Bytes a check may print; one that prints more is ended."""
 MOST_VALUES = 256
+UNANSWERED = "unanswered"
+"""Code of a check that was run with others and of which nothing was heard: it is run by itself then."""
 
 
 START = Path(__file__).resolve().parent.parent / "collective" / "start.py"
@@ -39,11 +41,12 @@ def boot(folder: Path, name: str, *python: str) -> list[str]:
 @dataclass(frozen=True, slots=True)
 class Program:
     """`told` is its stdin. `owes`: (name of a result, seconds since the start), in the order in which they are due. One that owes one result says it
-    in its last line; one that owes more names them ("check")."""
+    in its last line; one that owes more names them ("check"). `steps`: a result that is missing follows from the one before it."""
 
     argv: Sequence[str]
     told: bytes
     owes: tuple[tuple[str, float], ...]
+    steps: bool = True
 
 
 async def run_program(
@@ -56,7 +59,7 @@ async def run_program(
     told = os.memfd_create("context", os.MFD_CLOEXEC)  # not the socket: one that closes it unread would take its own answer along
     os.write(told, program.told + b"\n")
     os.lseek(told, 0, os.SEEK_SET)
-    said = _Said([name for name, _ in program.owes], begun)
+    said = _Said([name for name, _ in program.owes], begun, program.steps)
     child = None
     code, note = "", ""
     try:
@@ -84,7 +87,7 @@ async def run_program(
         os.close(told)
         theirs.close()
         writer.close()
-        if child is not None and child.alive:
+        if child is not None and (child.alive or code):
             child.signal_group(9)
             await asyncio.shield(end_scope(scope, whole=True, limit=5.0))
     return said.results(code, note, time.monotonic() - begun, node)
@@ -93,8 +96,8 @@ async def run_program(
 class _Said:
     """What a program has printed so far."""
 
-    def __init__(self, names: list[str], begun: float) -> None:
-        self.names, self.begun = names, begun
+    def __init__(self, names: list[str], begun: float, steps: bool) -> None:
+        self.names, self.begun, self.steps = names, begun, steps
         self.output, self.size = b"", 0
         self.found: dict[str, tuple[dict[str, object], float]] = {}
 
@@ -127,6 +130,8 @@ class _Said:
             answer, at = self.found.get(name, (None, seconds))
             if answer is not None:
                 out.append(_result(name, answer, lines, code="", note="", seconds=at, node=node))
+            elif not self.steps:
+                out.append(_result(name, None, [], code=UNANSWERED, note=note or "no answer", seconds=at, node=node))
             elif not late:
                 late = True
                 out.append(_result(name, None, lines, code=code or "crashed", note=note, seconds=at, node=node))

@@ -26,7 +26,7 @@ import msgspec
 from aegis_proto.messages import CheckResult
 
 from aegis_agent.checks import meeting
-from aegis_agent.checks.registry import Check, Context, accelerators, named, run_check
+from aegis_agent.checks.registry import Check, Context, accelerators, named, run_check, run_checks
 from aegis_agent.checks.running import Program, boot, run_program
 from aegis_agent.deep import baseline
 from aegis_agent.deep.compare import compare
@@ -118,7 +118,7 @@ async def examine(seconds: float, environ: Mapping[str, str]) -> list[CheckResul
     context = Context("", os.getcwd(), os.getpid())
     try:
         local = [check for name in LOCAL if (check := named(name)) is not None]
-        results = list(await asyncio.gather(*(run_check(reaper, check, context, environ, f"{scope}.{check.name}") for check in local)))
+        results = await run_checks(reaper, local, context, environ, scope=scope)
         if accelerators():
             busy = await run_check(reaper, Check("deep", "aegis_agent.deep.busy", 30.0), context, environ, f"{scope}.busy")
             if not busy.Pass:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module, resources
 from typing import Any, Literal, cast, get_args
@@ -33,6 +33,9 @@ Strength = Literal["strong", "weak", "symptom"]
 Engine = Literal["auto", "re", "hyperscan"]
 LINE_LIMIT = 8192
 BLOCK_LINES = 20_000
+FEW_LINES = 5_000
+"""Lines of a process up to which the words are quicker: a check that reads one kernel log, and ends."""
+_read = 0
 BENIGN = re.compile(r"NCCL INFO|^# (?:HELP|TYPE) |WARNING Nothing to do|NV_WARN_NOTHING_TO_DO|\blevel=(?:info|debug)\b|TORCH_USE_CUDA_DSA")
 """Lines that no pattern may name: they carry the words of failures and are none."""
 
@@ -71,7 +74,7 @@ class Rules:
     patterns: tuple[Pattern, ...]
     words: dict[str, frozenset[int]]
     wordless: tuple[tuple[int, re.Pattern[str]], ...]
-    database: Any = field(default=None, compare=False)
+    expressions: tuple[str, ...]
 
     def match(self, line: str, among: Iterable[int] | None = None) -> Pattern | None:
         """The first pattern that names the line."""
@@ -106,16 +109,18 @@ def load_rules() -> Rules:
                 words.setdefault(word, set()).add(n)
             else:
                 wordless.append((n, re.compile(alternative, flags)))
-    return Rules(patterns, {word: frozenset(ids) for word, ids in words.items()}, tuple(wordless), sweep(rows))
+    return Rules(patterns, {word: frozenset(ids) for word, ids in words.items()}, tuple(wordless), tuple(row["re"] for row in rows))
 
 
-def sweep(rows: Sequence[dict[str, str]]) -> Any:
-    """A hyperscan database over the same patterns; None without the package."""
+@cache
+def sweep() -> Any:
+    """A hyperscan database over the same patterns; None without the package. Making it takes a fifth of a second."""
     if hyperscan is None:
         return None
     database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
-    flags = [hyperscan.HS_FLAG_MULTILINE | (hyperscan.HS_FLAG_CASELESS if row["re"].startswith("(?i)") else 0) for row in rows]
-    expressions = [row["re"].removeprefix("(?i)").encode() for row in rows]
+    rows = load_rules().expressions
+    flags = [hyperscan.HS_FLAG_MULTILINE | (hyperscan.HS_FLAG_CASELESS if row.startswith("(?i)") else 0) for row in rows]
+    expressions = [row.removeprefix("(?i)").encode() for row in rows]
     database.compile(expressions=expressions, ids=list(range(len(rows))), elements=len(rows), flags=flags)
     return database
 
@@ -129,9 +134,12 @@ def classify_lines(lines: Sequence[str], engine: Engine = "auto") -> list[Line]:
     Raises RuntimeError when engine "hyperscan" is asked for and not installed.
     """
     rules = load_rules()
-    if engine == "hyperscan" and rules.database is None:
+    if engine == "hyperscan" and hyperscan is None:
         raise RuntimeError("engine 'hyperscan': the package hyperscan is not installed; use 'auto' or 're'")
-    candidates = candidates_by_words if engine == "re" or rules.database is None else candidates_by_sweep
+    global _read
+    _read += len(lines)
+    sweeps = engine == "hyperscan" or (engine == "auto" and hyperscan is not None and _read > FEW_LINES)
+    candidates = candidates_by_sweep if sweeps else candidates_by_words
     found: list[Line] = []
     for start in range(0, len(lines), BLOCK_LINES):
         found += classify_block(rules, lines[start : start + BLOCK_LINES], start, candidates)
@@ -153,7 +161,7 @@ def classify_block(rules: Rules, lines: Sequence[str], start: int, find: Callabl
 def candidates_by_sweep(rules: Rules, text: str) -> Candidates:
     data = text.encode("utf-8", "replace")
     hits: list[tuple[int, int]] = []
-    rules.database.scan(data, match_event_handler=lambda id, _from, to, _flags, _context: hits.append((to, id)))
+    sweep().scan(data, match_event_handler=lambda id, _from, to, _flags, _context: hits.append((to, id)))
     hits.sort()
     candidates: Candidates = {}
     line, at = 0, 0

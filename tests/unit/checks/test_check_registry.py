@@ -118,3 +118,39 @@ async def test_checks_of_a_round_run_side_by_side(tmp_path: Path) -> None:
     finally:
         reaper.close()
     assert all(result.Pass for result in results), results
+
+
+async def test_of_several_checks_one_that_hangs_or_crashes_holds_itself_alone_and_one_that_ends_the_others_is_run_apart(tmp_path: Path) -> None:
+    programs = {
+        "hangs": "import time\nprint('{\"pass\": true}', flush=True)\ntime.sleep(600)\n",
+        "crashes": "import no_such_module\n",
+        "talks": "while True: print('x' * 100000)\n",
+        "well": 'import json, sys\nprint(json.dumps({"pass": True, "result": json.loads(sys.stdin.readline())["cwd"]}))\n',
+        "hostile": f"import os, signal\nif not os.path.exists({str(tmp_path / 'done')!r}):\n    open({str(tmp_path / 'done')!r}, 'w').close()\n"
+        "    os.kill(os.getppid(), signal.SIGKILL)\n    signal.pause()\nprint('{\"pass\": true}')\n",
+    }
+    for name, text in programs.items():
+        (tmp_path / f"part_{name}.py").write_text(text)
+    environ = {**os.environ, "PYTHONPATH": f"{tmp_path}:{':'.join(sys.path)}"}
+    reaper = Reaper()
+    reaper.open()
+
+    async def found(*names: str) -> dict[str, CheckResult]:
+        table = [Check(name, f"part_{name}", 4.0 if name == "hangs" else 60.0) for name in names]
+        scope = f"check.{os.getpid()}.{tmp_path.name}"
+        results = await registry.run_checks(reaper, table, Context("", str(tmp_path), os.getpid()), environ, scope=scope)
+        return {result.CheckType: result for result in results}
+
+    try:
+        one = await found("hangs", "crashes", "talks", "well")
+        two = await found("hostile", "well")
+    finally:
+        reaper.close()
+    assert {name: (result.Pass, result.code) for name, result in one.items()} == {
+        "hangs": (False, "timeout"),
+        "crashes": (False, "crashed"),
+        "talks": (False, "tooMuchOutput"),
+        "well": (True, ""),
+    }
+    assert "No module named 'no_such_module'" in one["crashes"].Result and one["well"].Result == str(tmp_path)
+    assert all(result.Pass for result in two.values()), two

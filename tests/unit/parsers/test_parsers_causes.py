@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from aegis_parsers import kernel
 from aegis_parsers.causes import classify_lines, judge, report, report_blocks
-from aegis_parsers.causes.classify import CAUSES, Engine, load_rules
+from aegis_parsers.causes.classify import CAUSES, Engine, load_rules, sweep
 from aegis_parsers.causes.words import alternatives, word_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-ENGINES: list[Engine] = ["re", "hyperscan"] if load_rules().database is not None else ["re"]
+ENGINES: list[Engine] = ["re", "hyperscan"] if sweep() is not None else ["re"]
 TIMEOUT = "[rank0]:[E321 02:07:08.408271257 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)"
 
 FAILURES = [

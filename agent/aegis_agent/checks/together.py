@@ -1,0 +1,110 @@
+"""`main` of several checks in one process: what they share is imported once, then each runs in a child of its own, ended at its own deadline.
+
+Told {"checks": [[name, module, seconds], ...], "context": {...}} on stdin; says one line for each, as the check would by itself, with its name
+("check"). A check that hangs in a driver holds its child, not the others and not this process.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import runpy
+import select
+import signal
+import sys
+import time
+from typing import Any
+
+MOST_OUTPUT = 1 << 20
+"""Bytes a check may print; one that prints more is ended."""
+KERNEL = frozenset({"io", "gpu", "memory"})
+"""Checks that read the kernel's log: its rules are compiled before they part."""
+
+
+class Part:
+    """One check in its child."""
+
+    def __init__(self, name: str, module: str, seconds: float, context: str) -> None:
+        self.name, self.seconds = name, seconds
+        self.until = time.monotonic() + seconds
+        self.output = b""
+        self.fd, out = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            code = 1
+            try:
+                os.setpgid(0, 0)
+                for number in (1, 2):
+                    os.dup2(out, number)
+                sys.stdin = io.StringIO(context)
+                runpy.run_module(module, run_name="__main__", alter_sys=True)
+                code = 0
+            except BaseException:
+                import traceback
+
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+        os.close(out)
+
+    def read(self) -> bool:
+        """Whether it has said all it will."""
+        data = os.read(self.fd, 65536)
+        self.output = (self.output + data)[-MOST_OUTPUT - 1 :]
+        return not data or len(self.output) > MOST_OUTPUT
+
+    def end(self, code: str = "", why: str = "") -> dict[str, Any]:
+        """Its answer, whatever became of it; what has not ended by itself is ended."""
+        if not code and len(self.output) > MOST_OUTPUT:
+            code, why = "tooMuchOutput", f"the check printed more than {MOST_OUTPUT >> 20} MiB"
+        if code:
+            try:
+                os.killpg(self.pid, signal.SIGKILL)
+            except OSError:
+                pass
+        os.close(self.fd)
+        status = os.waitpid(self.pid, os.WNOHANG if code else 0)[1]
+        lines = self.output.decode("utf-8", "replace").strip().splitlines()
+        if not code and status:
+            code, why = "crashed", f"the check ended with {os.waitstatus_to_exitcode(status)}: {lines[-1] if lines else 'no word'}"
+        if not code:
+            try:
+                answer = json.loads(lines[-1]) if lines else None
+            except (ValueError, RecursionError):
+                answer = None
+            if isinstance(answer, dict) and isinstance(answer.get("pass"), bool):
+                return {**answer, "check": self.name}
+            code, why = "crashed", lines[-1][:500] if lines else "no answer"
+        return {"check": self.name, "pass": False, "code": code, "result": why, "values": {}}
+
+
+def main() -> None:
+    told = json.loads(sys.stdin.readline())
+    from aegis_agent.checks import answer, kernellog, limits, settings  # noqa: F401 (shared by the children)
+
+    if any(name in KERNEL for name, _, _ in told["checks"]):
+        from aegis_parsers import parse
+
+        parse("dmesg", "[    0.000000] nothing")
+    context = json.dumps(told["context"]) + "\n"
+    parts = {part.fd: part for part in (Part(name, module, seconds, context) for name, module, seconds in told["checks"])}
+    while parts:
+        first = min(part.until for part in parts.values())
+        ready = select.select(list(parts), [], [], max(0.0, first - time.monotonic()))[0]
+        for fd in ready:
+            if parts[fd].read():
+                say(parts.pop(fd).end())
+        now = time.monotonic()
+        for fd, part in [(fd, part) for fd, part in parts.items() if part.until <= now]:
+            say(parts.pop(fd).end("timeout", f"no answer within {part.seconds:g} s"))
+
+
+def say(answer: dict[str, Any]) -> None:
+    print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()
