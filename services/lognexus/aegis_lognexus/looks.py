@@ -71,16 +71,17 @@ def by_stacks(failure: Failure) -> Reading | None:
         text = f"all {waiting} ranks wait in a collective: by their stacks nobody is missing"
         return Reading("unknown", "stacks", text, confidence=0.25, more=told)
     largest = ordered[0][1]
-    odd = away if waiting and len(away) * 2 < len(every) else [item for item in every if item not in largest]
-    if not odd or len(odd) * 2 >= len(every):
+    late = waiting > 0 and len(away) <= waiting  # who is in a collective waits for those who are not
+    odd = away if late else [item for item in every if item not in largest]
+    if not odd or (not late and len(odd) * 2 >= len(every)):
         return Reading("unknown", "stacks", f"no group of stacks stands out among {len(every)} ranks", confidence=0.1, more=told)
     moves = {stack.moved for _, stack in odd}
     how = STUCK if moves == {False} else SLOW if moves == {True} else ""
     shown = ", ".join(f"rank {stack.rank} is in {stack.where}" for _, stack in odd[:FEW])
-    rest = f"{waiting} wait in a collective" if waiting else f"{len(largest)} are in {ordered[0][0][1]}"
+    rest = f"{waiting} wait{'s' if waiting == 1 else ''} in a collective" if waiting else f"{len(largest)} are in {ordered[0][0][1]}"
     text = f"{shown} while {rest}{f'; {how}' if how else ''}"
     pods = tuple(dict.fromkeys(pod for pod, _ in odd))
-    return Reading("unknown", "stacks", text, pods, tuple(sorted(stack.rank for _, stack in odd)), confidence=0.65 if waiting else 0.4, more=told)
+    return Reading("unknown", "stacks", text, pods, tuple(sorted(stack.rank for _, stack in odd)), confidence=0.65 if late else 0.4, more=told)
 
 
 # --- NCCL RAS --------------------------------------------------------------------------------------------------------------------

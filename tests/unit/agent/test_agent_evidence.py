@@ -149,7 +149,7 @@ async def test_a_mark_brings_two_looks_at_stacks_and_ras_to_the_store_and_they_n
     async with serving(Double()) as double:
         task = task_of(server, sys.executable, str(script), nprocPerNode=2)
         environ = {"NCCL_RAS_ADDR": f"127.0.0.1:{double.port}", "PYTHONPATH": os.pathsep.join(sys.path)}
-        agents.append(agent := Agent(tmp_path, task, environ))
+        agents.append(agent := Agent(tmp_path, task, environ, patch="from aegis_agent import evidence; evidence.BETWEEN = 1.0"))
         await master.report("pending")
         await master.order(OrderPhase.COMMAND, masterAddr="127.0.0.1", masterPort=29512)
         async with asyncio.timeout(30):
@@ -169,5 +169,5 @@ async def test_a_mark_brings_two_looks_at_stacks_and_ras_to_the_store_and_they_n
     ranks = {stack.rank: stack for stack in looks.stacks["w0"].stacks}
     assert (ranks[0].waiting, ranks[0].moved, ranks[1].waiting) == (True, False, False) and "load (train.py" in ranks[1].where
     stands = by_stacks(failure)
-    assert stands is not None and stands.cause == "unknown"
-    assert "stacks 10 s later" in agent.text
+    assert stands is not None and (stands.cause, stands.ranks) == ("unknown", (1,))
+    assert "stacks 1 s later" in agent.text
