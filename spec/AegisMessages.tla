@@ -607,6 +607,7 @@ Spec == /\ Init /\ [][Next]_vars
 
 \* END TRANSLATION
 SeqNumBound             == seq <= InitSeqNum + 8       \* CONSTRAINT
+Symmetric               == Permutations(Workers)       \* SYMMETRY, where no liveness is checked: nothing here tells one worker from another
 \* ==== INVARIANTS ====================================================================
 \* three of the seed's four; MasterSeqNumMonotonic is below
 NoFinishDoubleProcessed == ~takenTwice

@@ -26,13 +26,32 @@ Phases    == {"Init","Pending","BootChecking","RunCommand","Restarting","Trouble
 Terminal  == {"Succeed","Failed"}
 Checks    == {"BootChecking","Troubleshooting"}
 Rounds    == Checks \cup {"RunCommand"}
-\* who wants to leave a round of checks: q ordered to, e could not diagnose, f failed a check of node or container
-Wants(q, e, f)    == {w \in Workers : q[w] # "no" \/ e[w] \/ f[w] = "bad"}
+\* with actions.mode observe or advise nobody leaves for the sake of its node
+Acts              == ~On("advise")
+\* who wants to leave a round of checks: q ordered to, e could not diagnose, f failed a check of its node or its container; and who then does
+Wants(q, e, f)    == {w \in Workers : q[w] # "no" \/ e[w] \/ f[w] \in {"node", "container"}}
+Leavers(q, e, f)  == {w \in Wants(q, e, f) : Acts \/ q[w] # "no" \/ f[w] # "node"}
 \* checks that say nothing about one place: nobody leaves for one of them
 Noted             == {"performance", "allreduce", "hang"}
 \* most (two or more) would leave, or fail the same: what they share is suspect, nobody leaves
 Common(q, e, f)   == Cardinality(Wants(q, e, f)) >= Half \/ \E n \in Noted : Cardinality({w \in Workers : f[w] = n}) >= Half
-OrderOut(q, e, f) == [w \in Workers |-> IF q[w] = "no" /\ w \in Wants(q, e, f) /\ ~Common(q, e, f) THEN "ordered" ELSE q[w]]
+OrderOut(q, e, f) == [w \in Workers |-> IF q[w] = "no" /\ w \in Leavers(q, e, f) /\ ~Common(q, e, f) THEN "ordered" ELSE q[w]]
+\* marked pods leave when the run stops: half of them at most
+Leaving(M)        == [w \in Workers |-> IF Acts /\ w \in M /\ 2 * Cardinality(M) <= N THEN "ordered" ELSE "no"]
+\* (+) what tests of two workers at a time say in the end, when t told of such tests: who is bad, or (nobody is) who is slow, and of whom one or more
+\* are bad but the tests cannot say which. Each test has one in t who told of it; one in t who passed a test clears the other's accuser.
+NoVerdict         == [bad |-> {}, some |-> {}, slow |-> {}]
+Shown(t, B, S)    == B \subseteq t \/ ~(t \subseteq B \cup S)
+Vague(t, B)       == {S \in SUBSET (Workers \ B) : Cardinality(S) > 1 /\ S \cap t # {} /\ Shown(t, B, S)}
+Named(t)          == {B \in SUBSET Workers : Shown(t, B, {})}
+Verdicts(t)       == {[NoVerdict EXCEPT !.slow = W] : W \in Named(t)} \cup {[NoVerdict EXCEPT !.bad = B] : B \in Named(t)}
+                     \cup UNION {{[NoVerdict EXCEPT !.bad = B, !.some = S] : S \in Vague(t, B)} : B \in (SUBSET Workers) \ {{}}}
+\* the failed checks, weighed: beside one who is bad by itself such tests say nothing; who is named is bad, and what it spoiled for others is void;
+\* where nobody can be named the round is made again (again), and then the tests are void
+Weighed(v, f, t, others, again) ==
+  [w \in Workers |-> IF others = {} /\ w \in v.bad THEN "node"
+                     ELSE IF f[w] = "allreduce" /\ t # {} /\ (others # {} \/ (IF v.bad = {} THEN again ELSE w \notin v.some)) THEN ""
+                     ELSE f[w]]
 \* what a pod says in a new era: that it runs the present incarnation (cur) or a later one (next); or it does not run (idle), runs another than
 \* the others (mixed), and has been told of the present one (past) or of a later one (newer)
 Says              == {"idle", "past", "newer", "cur", "next"}
@@ -53,6 +72,7 @@ variables
   \* the pods
   innerPhase = All("Init"), present = All(FALSE), placed = All(FALSE), finished = All(FALSE), errored = All(FALSE), failed = All(""),
   retries = All(0), uncounted = All(0), toQuit = None, mark = All(""), suspect = All(FALSE),
+  told = All(FALSE),            \* (+) its answer in this round told of tests with others
   \* the world, and a ghost that no branch reads: incarnations that really failed
   noise = TRUE, ended = 0;
 define
@@ -80,7 +100,8 @@ define
                   [] OTHER -> "none"
 end define;
 
-macro clear() begin finished := All(FALSE); errored := All(FALSE); failed := All(""); mark := All(""); end macro;
+macro void() begin finished := All(FALSE); errored := All(FALSE); failed := All(""); told := All(FALSE); end macro;
+macro clear() begin void(); mark := All(""); end macro;
 macro uncount() begin counted := FALSE; holder := "none"; evidence := 0; moved := FALSE; end macro;
 macro noAdopting() begin adopting := FALSE; runs := "none"; heard := "none"; end macro;
 macro empty(w, refill) begin placed[w] := refill /\ On("plain"); suspect[w] := FALSE; end macro;
@@ -89,8 +110,9 @@ macro B2_round(p, np, nq) begin          \* a new round of checks: nobody is fin
   phase := p; innerPhase := All(p); present := np; toQuit := nq; clear();
 end macro;
 
-macro B8_run(np) begin                   \* into RunCommand; alignment happens here and nowhere else
-  phase := "RunCommand"; innerPhase := All("RunCommand"); present := np; toQuit := None; clear();
+macro B8_run(np, slow) begin             \* into RunCommand; alignment happens here and nowhere else; who was slow in all its tests is only marked
+  phase := "RunCommand"; innerPhase := All("RunCommand"); present := np; toQuit := None;
+  void(); mark := [v \in Workers |-> IF v \in slow THEN "slow" ELSE ""];
   retries := All(recoverCount); uncounted := All(0);
   started := TRUE; booted := TRUE; massQuit := 0; uncount(); noAdopting();
 end macro;
@@ -130,7 +152,7 @@ end macro;
 
 macro B5_settle(np, nr, nh) begin        \* Restarting, every place filled, nobody on the way out
   if adopting /\ (nr = "next" \/ (nr = "cur" /\ ~counted)) then          \* (+) all run the same: taken over untouched
-    B8_run(np);
+    B8_run(np, {});
   else
     giveUpAdopting(nh);
     B2_round(IF booted THEN "Troubleshooting" ELSE "BootChecking", np, None);
@@ -168,17 +190,20 @@ macro B4_loseElsewhere(w, refill, prem, early, lh) begin   \* a pod is lost outs
   end with;
 end macro;
 
-macro B2_answered(f, e, x) begin         \* an answer is in: nothing, or the end of the round
+macro B2_answered(f, e, x, t) begin      \* an answer is in: nothing, or the end of the round
   with waits = \E v \in Workers : ~f[v] /\ ~e[v],
-       common = Common(toQuit, e, x), wants = Wants(toQuit, e, x), out = OrderOut(toQuit, e, x) do
+       tellers = {v \in Workers : t[v]}, others = Wants(toQuit, e, x),
+       verdict \in IF waits \/ tellers = {} \/ others # {} THEN {NoVerdict} ELSE Verdicts(tellers),
+       y = IF waits THEN x ELSE Weighed(verdict, x, tellers, others, massQuit > 0),
+       common = Common(toQuit, e, y), out = OrderOut(toQuit, e, y) do
     if waits \/ (common /\ massQuit > 0) then
-      finished := f; errored := e; failed := x;
+      finished := f; errored := e; failed := y; told := t;
       if ~waits then B7_close("boot"); end if;
     elsif common then
       massQuit := 1; clear(); innerPhase := All(phase);                   \* the same round once more
-    elsif wants # {} then
+    elsif out # None then
       phase := "Restarting"; clear(); toQuit := out;
-    else B8_run(present); end if;
+    else B8_run(present, verdict.slow); end if;
   end with;
 end macro;
 
@@ -214,9 +239,10 @@ process Checked \in Ids("checked")               \* Finish of bootcheck or troub
 begin
 CheckedL: while TRUE do
     await phase \in Checks /\ self[2] \notin Answered /\ toQuit[self[2]] = "no";
-    with w = self[2], r \in {""} \cup (IF On("check") THEN {"bad","performance"} ELSE {}) \cup (IF On("checks") THEN Noted ELSE {}),
-         f = [finished EXCEPT ![w] = TRUE], x = [failed EXCEPT ![w] = r] do
-      B2_answered(f, errored, x);
+    with w = self[2], r \in {""} \cup (IF On("check") THEN {"node","performance"} ELSE {}) \cup (IF On("checks") THEN Noted ELSE {})
+                      \cup (IF On("levels") THEN {"container"} ELSE {}),
+         tells \in {FALSE, On("pairs")}, f = [finished EXCEPT ![w] = TRUE], x = [failed EXCEPT ![w] = r], t = [told EXCEPT ![w] = tells] do
+      B2_answered(f, errored, x, t);
     end with;
   end while;
 end process;
@@ -225,9 +251,9 @@ process Undiagnosed \in Ids("undiagnosed")       \* Error of a round of checks: 
 begin
 UndiagnosedL: while TRUE do
     await phase \in Checks /\ self[2] \notin Answered /\ toQuit[self[2]] = "no";
-    with w = self[2], r \in {""} \cup (IF On("check") THEN {"bad"} ELSE {}),      \* bad: its GPU is gone
+    with w = self[2], r \in {""} \cup (IF On("check") THEN {"node"} ELSE {}),     \* node: its GPU is gone
          e = [errored EXCEPT ![w] = TRUE], x = [failed EXCEPT ![w] = r] do
-      B2_answered(finished, e, x);
+      B2_answered(finished, e, x, told);
     end with;
   end while;
 end process;
@@ -237,7 +263,7 @@ begin
 FailingL: while TRUE do
     await Managed /\ phase = "RunCommand" /\ present[self[2]] /\ ~finished[self[2]];
     with w = self[2], str \in IF On("move") THEN {4, 3, 2, 1} ELSE {2},
-         nq = [v \in Workers |-> IF mark[v] # "" /\ 2 * Cardinality(Marked) <= N THEN "ordered" ELSE "no"] do
+         nq = Leaving(Marked) do
       ended := ended + 1; portRetries := 0;
       B3_stopRun(w, TRUE, str, present, nq, TRUE);
     end with;
@@ -249,7 +275,7 @@ begin
 PortTakenL: while TRUE do
     await On("port") /\ Managed /\ phase = "RunCommand" /\ present[self[2]] /\ ~finished[self[2]];
     with w = self[2], free = portRetries < MaxPort,
-         nq = [v \in Workers |-> IF mark[v] # "" /\ 2 * Cardinality(Marked) <= N THEN "ordered" ELSE "no"] do
+         nq = Leaving(Marked) do
       if ~free then ended := ended + 1; end if;
       portRetries := IF free THEN portRetries + 1 ELSE 0;
       B3_stopRun(w, ~free, 2, present, nq, TRUE);
@@ -298,7 +324,7 @@ process Checkpoint = "checkpoint"                \* (+) a complete checkpoint pa
 begin
 CheckpointL: while TRUE do
     await Managed /\ phase = "RunCommand" /\ Marked # {};
-    with nq = [v \in Workers |-> IF mark[v] # "" /\ 2 * Cardinality(Marked) <= N THEN "ordered" ELSE "no"] do
+    with nq = Leaving(Marked) do
       ended := ended + 1; B3_stopRun(First(Marked), TRUE, 2, present, nq, TRUE);
     end with;
   end while;
@@ -328,8 +354,7 @@ LostL: while TRUE do
     await Managed /\ (phase # "RunCommand" \/ present[self[2]] \/ placed[self[2]]);
     with w = self[2], refill \in {FALSE, present[w]}, early \in {FALSE, On("move")},
          says \in IF adopting /\ refill THEN Says ELSE {"idle"},
-         np = [present EXCEPT ![w] = refill], rest = Marked \ {w},
-         nq = [v \in Workers |-> IF v \in rest /\ 2 * Cardinality(rest) <= N THEN "ordered" ELSE "no"] do
+         np = [present EXCEPT ![w] = refill], nq = Leaving(Marked \ {w}) do
       if phase = "RunCommand" then
         if finished[w] then present := np;       \* its Finish is in: no failure
         else ended := ended + 1; B3_stopRun(w, TRUE, Strength.pod, np, nq, FALSE); end if;
@@ -354,8 +379,7 @@ process Preempted \in Ids("preempted")           \* (+) the platform takes a pod
 begin
 PreemptedL: while TRUE do
     await On("preempt") /\ noise /\ Managed /\ (phase # "RunCommand" \/ present[self[2]] \/ placed[self[2]]);
-    with w = self[2], np = [present EXCEPT ![w] = FALSE], rest = Marked \ {w},
-         nq = [v \in Workers |-> IF v \in rest /\ 2 * Cardinality(rest) <= N THEN "ordered" ELSE "no"] do
+    with w = self[2], np = [present EXCEPT ![w] = FALSE], nq = Leaving(Marked \ {w}) do
       if phase = "RunCommand" then
         if finished[w] then present := np;
         else B3_stopRun(w, FALSE, 0, np, nq, FALSE); end if;
@@ -370,8 +394,8 @@ begin
 NoticeL: while TRUE do
     await On("preempt") /\ noise /\ Managed /\ phase \in Rounds /\ present[self[2]] /\ self[2] \notin Answered /\ toQuit[self[2]] = "no";
     with w = self[2],
-         nq = [v \in Workers |-> IF v = w THEN "preempted"
-                                 ELSE IF mark[v] # "" /\ 2 * Cardinality(Marked) <= N THEN "ordered" ELSE toQuit[v]],
+         rest = Leaving(Marked \ {w}),
+         nq = [v \in Workers |-> IF v = w THEN "preempted" ELSE IF rest[v] # "no" THEN rest[v] ELSE toQuit[v]],
          nin = [v \in Workers |-> IF present[v] THEN innerPhase[v] ELSE "Restarting"] do
       phase := "Restarting"; innerPhase := nin; toQuit := nq; clear();
     end with;
@@ -401,7 +425,7 @@ fair process RoundDeadline = "round"             \* no answer is taken as Error
 begin
 RoundL: while TRUE do
     await Deadline = "round";
-    with e = [w \in Workers |-> errored[w] \/ ~finished[w]] do B2_answered(finished, e, failed); end with;
+    with e = [w \in Workers |-> errored[w] \/ ~finished[w]] do B2_answered(finished, e, failed, told); end with;
   end while;
 end process;
 
@@ -409,7 +433,7 @@ fair process HangDeadline = "hang"               \* no progress at all: nothing 
 begin
 HangL: while TRUE do
     await Managed /\ Deadline = "hang";
-    with nq = [v \in Workers |-> IF mark[v] # "" /\ 2 * Cardinality(Marked) <= N THEN "ordered" ELSE "no"] do
+    with nq = Leaving(Marked) do
       ended := ended + 1; B3_stopRun(First(Marked), TRUE, 2, present, nq, TRUE);
     end with;
   end while;
@@ -436,7 +460,7 @@ PlainOverL: while TRUE do
     await On("plain") /\ MayGoPlain /\ ~present[self[2]];
     with w = self[2], ok \in BOOLEAN, f = [v \in Workers |-> ok /\ v = w], p = IF ~ok THEN "Failed" ELSE IF N = 1 THEN "Succeed" ELSE "RunCommand" do
       mode := "plain"; phase := p; innerPhase := All(p); toQuit := None; noAdopting();
-      finished := f; errored := All(FALSE); failed := All(""); mark := All("");
+      finished := f; errored := All(FALSE); failed := All(""); mark := All(""); told := All(FALSE);
       started := TRUE; massQuit := 0;
       retries[w] := retries[w] + 1; failures := failures + 1; recoverCount := Min(recoverCount + 1, MaxRetry); counted := TRUE;
       ended := ended + 1;
@@ -500,7 +524,7 @@ process Restart = "restart"                      \* (+) restart in place, not co
 begin
 RestartL: while TRUE do
     await On("restart") /\ noise /\ Managed /\ phase = "RunCommand";
-    with w = First(Workers), nq = [v \in Workers |-> IF mark[v] # "" /\ 2 * Cardinality(Marked) <= N THEN "ordered" ELSE "no"] do
+    with w = First(Workers), nq = Leaving(Marked) do
       B3_stopRun(w, FALSE, 0, present, nq, TRUE);
     end with;
   end while;
@@ -533,7 +557,7 @@ VARIABLES phase, mode, recoverCount, failures, shouldQuit, failedReason,
           started, booted, counted, holder, evidence, moved, massQuit, 
           portRetries, suspended, adopting, runs, heard, innerPhase, present, 
           placed, finished, errored, failed, retries, uncounted, toQuit, mark, 
-          suspect, noise, ended
+          suspect, told, noise, ended
 
 (* define statement *)
 Live       == phase \notin Terminal \cup {"Init"}
@@ -564,7 +588,7 @@ vars == << phase, mode, recoverCount, failures, shouldQuit, failedReason,
            started, booted, counted, holder, evidence, moved, massQuit, 
            portRetries, suspended, adopting, runs, heard, innerPhase, present, 
            placed, finished, errored, failed, retries, uncounted, toQuit, 
-           mark, suspect, noise, ended >>
+           mark, suspect, told, noise, ended >>
 
 ProcSet == {"create"} \cup (Ids("finish")) \cup (Ids("finishHung")) \cup (Ids("checked")) \cup (Ids("undiagnosed")) \cup (Ids("failing")) \cup (Ids("portTaken")) \cup (Ids("notStarted")) \cup (Ids("lateError")) \cup (Ids("lateNotice")) \cup (Ids("mark")) \cup {"checkpoint"} \cup (Ids("ready")) \cup (Ids("lost")) \cup (Ids("left")) \cup (Ids("preempted")) \cup (Ids("notice")) \cup (Ids("running")) \cup (Ids("suspect")) \cup {"placing"} \cup {"round"} \cup {"hang"} \cup (Ids("plain")) \cup (Ids("plainOver")) \cup {"pending"} \cup (Ids("plainExit")) \cup {"stop"} \cup {"suspend"} \cup {"resume"} \cup {"restart"} \cup {"healthy"} \cup {"era"} \cup {"quiet"}
 
@@ -598,6 +622,7 @@ Init == (* Global variables *)
         /\ toQuit = None
         /\ mark = All("")
         /\ suspect = All(FALSE)
+        /\ told = All(FALSE)
         /\ noise = TRUE
         /\ ended = 0
 
@@ -609,7 +634,7 @@ B1_Create == /\ phase = "Init"
                              evidence, moved, massQuit, portRetries, suspended, 
                              adopting, runs, heard, present, placed, finished, 
                              errored, failed, retries, uncounted, toQuit, mark, 
-                             suspect, noise, ended >>
+                             suspect, told, noise, ended >>
 
 Finish(self) == /\ Managed /\ phase = "RunCommand" /\ present[self[2]] /\ ~finished[self[2]] /\ mark[self[2]] # "hang"
                 /\ LET w == self[2] IN
@@ -626,7 +651,7 @@ Finish(self) == /\ Managed /\ phase = "RunCommand" /\ present[self[2]] /\ ~finis
                                 evidence, moved, massQuit, portRetries, 
                                 suspended, adopting, runs, heard, present, 
                                 placed, errored, failed, retries, uncounted, 
-                                toQuit, suspect, noise, ended >>
+                                toQuit, suspect, told, noise, ended >>
 
 FinishHung(self) == /\ Managed /\ phase = "RunCommand" /\ present[self[2]] /\ ~finished[self[2]] /\ mark[self[2]] = "hang"
                     /\ LET w == self[2] IN
@@ -643,234 +668,256 @@ FinishHung(self) == /\ Managed /\ phase = "RunCommand" /\ present[self[2]] /\ ~f
                                     holder, evidence, moved, massQuit, 
                                     portRetries, suspended, adopting, runs, 
                                     heard, present, placed, errored, failed, 
-                                    retries, uncounted, toQuit, suspect, noise, 
-                                    ended >>
+                                    retries, uncounted, toQuit, suspect, told, 
+                                    noise, ended >>
 
 Checked(self) == /\ phase \in Checks /\ self[2] \notin Answered /\ toQuit[self[2]] = "no"
                  /\ LET w == self[2] IN
-                      \E r \in {""} \cup (IF On("check") THEN {"bad","performance"} ELSE {}) \cup (IF On("checks") THEN Noted ELSE {}):
-                        LET f == [finished EXCEPT ![w] = TRUE] IN
-                          LET x == [failed EXCEPT ![w] = r] IN
-                            LET waits == \E v \in Workers : ~f[v] /\ ~errored[v] IN
-                              LET common == Common(toQuit, errored, x) IN
-                                LET wants == Wants(toQuit, errored, x) IN
-                                  LET out == OrderOut(toQuit, errored, x) IN
-                                    IF waits \/ (common /\ massQuit > 0)
-                                       THEN /\ finished' = f
-                                            /\ errored' = errored
-                                            /\ failed' = x
-                                            /\ IF ~waits
-                                                  THEN /\ phase' = "Failed"
-                                                       /\ innerPhase' = All("Failed")
-                                                       /\ failedReason' = "boot"
-                                                       /\ shouldQuit' = TRUE
-                                                       /\ toQuit' = None
-                                                       /\ mark' = All("")
-                                                       /\ suspended' = FALSE
-                                                       /\ adopting' = FALSE
-                                                       /\ runs' = "none"
-                                                       /\ heard' = "none"
-                                                  ELSE /\ TRUE
-                                                       /\ UNCHANGED << phase, 
-                                                                       shouldQuit, 
-                                                                       failedReason, 
-                                                                       suspended, 
-                                                                       adopting, 
-                                                                       runs, 
-                                                                       heard, 
-                                                                       innerPhase, 
-                                                                       toQuit, 
-                                                                       mark >>
-                                            /\ UNCHANGED << started, booted, 
-                                                            counted, holder, 
-                                                            evidence, moved, 
-                                                            massQuit, present, 
-                                                            retries, uncounted >>
-                                       ELSE /\ IF common
-                                                  THEN /\ massQuit' = 1
-                                                       /\ finished' = All(FALSE)
-                                                       /\ errored' = All(FALSE)
-                                                       /\ failed' = All("")
-                                                       /\ mark' = All("")
-                                                       /\ innerPhase' = All(phase)
-                                                       /\ UNCHANGED << phase, 
-                                                                       started, 
-                                                                       booted, 
-                                                                       counted, 
-                                                                       holder, 
-                                                                       evidence, 
-                                                                       moved, 
-                                                                       adopting, 
-                                                                       runs, 
-                                                                       heard, 
-                                                                       present, 
-                                                                       retries, 
-                                                                       uncounted, 
-                                                                       toQuit >>
-                                                  ELSE /\ IF wants # {}
-                                                             THEN /\ phase' = "Restarting"
-                                                                  /\ finished' = All(FALSE)
-                                                                  /\ errored' = All(FALSE)
-                                                                  /\ failed' = All("")
-                                                                  /\ mark' = All("")
-                                                                  /\ toQuit' = out
-                                                                  /\ UNCHANGED << started, 
-                                                                                  booted, 
-                                                                                  counted, 
-                                                                                  holder, 
-                                                                                  evidence, 
-                                                                                  moved, 
-                                                                                  massQuit, 
-                                                                                  adopting, 
-                                                                                  runs, 
-                                                                                  heard, 
-                                                                                  innerPhase, 
-                                                                                  present, 
-                                                                                  retries, 
-                                                                                  uncounted >>
-                                                             ELSE /\ phase' = "RunCommand"
-                                                                  /\ innerPhase' = All("RunCommand")
-                                                                  /\ present' = present
-                                                                  /\ toQuit' = None
-                                                                  /\ finished' = All(FALSE)
-                                                                  /\ errored' = All(FALSE)
-                                                                  /\ failed' = All("")
-                                                                  /\ mark' = All("")
-                                                                  /\ retries' = All(recoverCount)
-                                                                  /\ uncounted' = All(0)
-                                                                  /\ started' = TRUE
-                                                                  /\ booted' = TRUE
-                                                                  /\ massQuit' = 0
-                                                                  /\ counted' = FALSE
-                                                                  /\ holder' = "none"
-                                                                  /\ evidence' = 0
-                                                                  /\ moved' = FALSE
-                                                                  /\ adopting' = FALSE
-                                                                  /\ runs' = "none"
-                                                                  /\ heard' = "none"
-                                            /\ UNCHANGED << shouldQuit, 
-                                                            failedReason, 
-                                                            suspended >>
+                      \E r \in       {""} \cup (IF On("check") THEN {"node","performance"} ELSE {}) \cup (IF On("checks") THEN Noted ELSE {})
+                               \cup (IF On("levels") THEN {"container"} ELSE {}):
+                        \E tells \in {FALSE, On("pairs")}:
+                          LET f == [finished EXCEPT ![w] = TRUE] IN
+                            LET x == [failed EXCEPT ![w] = r] IN
+                              LET t == [told EXCEPT ![w] = tells] IN
+                                LET waits == \E v \in Workers : ~f[v] /\ ~errored[v] IN
+                                  LET tellers == {v \in Workers : t[v]} IN
+                                    LET others == Wants(toQuit, errored, x) IN
+                                      \E verdict \in IF waits \/ tellers = {} \/ others # {} THEN {NoVerdict} ELSE Verdicts(tellers):
+                                        LET y == IF waits THEN x ELSE Weighed(verdict, x, tellers, others, massQuit > 0) IN
+                                          LET common == Common(toQuit, errored, y) IN
+                                            LET out == OrderOut(toQuit, errored, y) IN
+                                              IF waits \/ (common /\ massQuit > 0)
+                                                 THEN /\ finished' = f
+                                                      /\ errored' = errored
+                                                      /\ failed' = y
+                                                      /\ told' = t
+                                                      /\ IF ~waits
+                                                            THEN /\ phase' = "Failed"
+                                                                 /\ innerPhase' = All("Failed")
+                                                                 /\ failedReason' = "boot"
+                                                                 /\ shouldQuit' = TRUE
+                                                                 /\ toQuit' = None
+                                                                 /\ mark' = All("")
+                                                                 /\ suspended' = FALSE
+                                                                 /\ adopting' = FALSE
+                                                                 /\ runs' = "none"
+                                                                 /\ heard' = "none"
+                                                            ELSE /\ TRUE
+                                                                 /\ UNCHANGED << phase, 
+                                                                                 shouldQuit, 
+                                                                                 failedReason, 
+                                                                                 suspended, 
+                                                                                 adopting, 
+                                                                                 runs, 
+                                                                                 heard, 
+                                                                                 innerPhase, 
+                                                                                 toQuit, 
+                                                                                 mark >>
+                                                      /\ UNCHANGED << started, 
+                                                                      booted, 
+                                                                      counted, 
+                                                                      holder, 
+                                                                      evidence, 
+                                                                      moved, 
+                                                                      massQuit, 
+                                                                      present, 
+                                                                      retries, 
+                                                                      uncounted >>
+                                                 ELSE /\ IF common
+                                                            THEN /\ massQuit' = 1
+                                                                 /\ finished' = All(FALSE)
+                                                                 /\ errored' = All(FALSE)
+                                                                 /\ failed' = All("")
+                                                                 /\ told' = All(FALSE)
+                                                                 /\ mark' = All("")
+                                                                 /\ innerPhase' = All(phase)
+                                                                 /\ UNCHANGED << phase, 
+                                                                                 started, 
+                                                                                 booted, 
+                                                                                 counted, 
+                                                                                 holder, 
+                                                                                 evidence, 
+                                                                                 moved, 
+                                                                                 adopting, 
+                                                                                 runs, 
+                                                                                 heard, 
+                                                                                 present, 
+                                                                                 retries, 
+                                                                                 uncounted, 
+                                                                                 toQuit >>
+                                                            ELSE /\ IF out # None
+                                                                       THEN /\ phase' = "Restarting"
+                                                                            /\ finished' = All(FALSE)
+                                                                            /\ errored' = All(FALSE)
+                                                                            /\ failed' = All("")
+                                                                            /\ told' = All(FALSE)
+                                                                            /\ mark' = All("")
+                                                                            /\ toQuit' = out
+                                                                            /\ UNCHANGED << started, 
+                                                                                            booted, 
+                                                                                            counted, 
+                                                                                            holder, 
+                                                                                            evidence, 
+                                                                                            moved, 
+                                                                                            massQuit, 
+                                                                                            adopting, 
+                                                                                            runs, 
+                                                                                            heard, 
+                                                                                            innerPhase, 
+                                                                                            present, 
+                                                                                            retries, 
+                                                                                            uncounted >>
+                                                                       ELSE /\ phase' = "RunCommand"
+                                                                            /\ innerPhase' = All("RunCommand")
+                                                                            /\ present' = present
+                                                                            /\ toQuit' = None
+                                                                            /\ finished' = All(FALSE)
+                                                                            /\ errored' = All(FALSE)
+                                                                            /\ failed' = All("")
+                                                                            /\ told' = All(FALSE)
+                                                                            /\ mark' = [v \in Workers |-> IF v \in (verdict.slow) THEN "slow" ELSE ""]
+                                                                            /\ retries' = All(recoverCount)
+                                                                            /\ uncounted' = All(0)
+                                                                            /\ started' = TRUE
+                                                                            /\ booted' = TRUE
+                                                                            /\ massQuit' = 0
+                                                                            /\ counted' = FALSE
+                                                                            /\ holder' = "none"
+                                                                            /\ evidence' = 0
+                                                                            /\ moved' = FALSE
+                                                                            /\ adopting' = FALSE
+                                                                            /\ runs' = "none"
+                                                                            /\ heard' = "none"
+                                                      /\ UNCHANGED << shouldQuit, 
+                                                                      failedReason, 
+                                                                      suspended >>
                  /\ UNCHANGED << mode, recoverCount, failures, portRetries, 
                                  placed, suspect, noise, ended >>
 
 Undiagnosed(self) == /\ phase \in Checks /\ self[2] \notin Answered /\ toQuit[self[2]] = "no"
                      /\ LET w == self[2] IN
-                          \E r \in {""} \cup (IF On("check") THEN {"bad"} ELSE {}):
+                          \E r \in {""} \cup (IF On("check") THEN {"node"} ELSE {}):
                             LET e == [errored EXCEPT ![w] = TRUE] IN
                               LET x == [failed EXCEPT ![w] = r] IN
                                 LET waits == \E v \in Workers : ~finished[v] /\ ~e[v] IN
-                                  LET common == Common(toQuit, e, x) IN
-                                    LET wants == Wants(toQuit, e, x) IN
-                                      LET out == OrderOut(toQuit, e, x) IN
-                                        IF waits \/ (common /\ massQuit > 0)
-                                           THEN /\ finished' = finished
-                                                /\ errored' = e
-                                                /\ failed' = x
-                                                /\ IF ~waits
-                                                      THEN /\ phase' = "Failed"
-                                                           /\ innerPhase' = All("Failed")
-                                                           /\ failedReason' = "boot"
-                                                           /\ shouldQuit' = TRUE
-                                                           /\ toQuit' = None
-                                                           /\ mark' = All("")
-                                                           /\ suspended' = FALSE
-                                                           /\ adopting' = FALSE
-                                                           /\ runs' = "none"
-                                                           /\ heard' = "none"
-                                                      ELSE /\ TRUE
-                                                           /\ UNCHANGED << phase, 
-                                                                           shouldQuit, 
-                                                                           failedReason, 
-                                                                           suspended, 
-                                                                           adopting, 
-                                                                           runs, 
-                                                                           heard, 
-                                                                           innerPhase, 
-                                                                           toQuit, 
-                                                                           mark >>
-                                                /\ UNCHANGED << started, 
-                                                                booted, 
-                                                                counted, 
-                                                                holder, 
-                                                                evidence, 
-                                                                moved, 
-                                                                massQuit, 
-                                                                present, 
-                                                                retries, 
-                                                                uncounted >>
-                                           ELSE /\ IF common
-                                                      THEN /\ massQuit' = 1
-                                                           /\ finished' = All(FALSE)
-                                                           /\ errored' = All(FALSE)
-                                                           /\ failed' = All("")
-                                                           /\ mark' = All("")
-                                                           /\ innerPhase' = All(phase)
-                                                           /\ UNCHANGED << phase, 
-                                                                           started, 
-                                                                           booted, 
-                                                                           counted, 
-                                                                           holder, 
-                                                                           evidence, 
-                                                                           moved, 
-                                                                           adopting, 
-                                                                           runs, 
-                                                                           heard, 
-                                                                           present, 
-                                                                           retries, 
-                                                                           uncounted, 
-                                                                           toQuit >>
-                                                      ELSE /\ IF wants # {}
-                                                                 THEN /\ phase' = "Restarting"
-                                                                      /\ finished' = All(FALSE)
-                                                                      /\ errored' = All(FALSE)
-                                                                      /\ failed' = All("")
-                                                                      /\ mark' = All("")
-                                                                      /\ toQuit' = out
-                                                                      /\ UNCHANGED << started, 
-                                                                                      booted, 
-                                                                                      counted, 
-                                                                                      holder, 
-                                                                                      evidence, 
-                                                                                      moved, 
-                                                                                      massQuit, 
-                                                                                      adopting, 
-                                                                                      runs, 
-                                                                                      heard, 
-                                                                                      innerPhase, 
-                                                                                      present, 
-                                                                                      retries, 
-                                                                                      uncounted >>
-                                                                 ELSE /\ phase' = "RunCommand"
-                                                                      /\ innerPhase' = All("RunCommand")
-                                                                      /\ present' = present
-                                                                      /\ toQuit' = None
-                                                                      /\ finished' = All(FALSE)
-                                                                      /\ errored' = All(FALSE)
-                                                                      /\ failed' = All("")
-                                                                      /\ mark' = All("")
-                                                                      /\ retries' = All(recoverCount)
-                                                                      /\ uncounted' = All(0)
-                                                                      /\ started' = TRUE
-                                                                      /\ booted' = TRUE
-                                                                      /\ massQuit' = 0
-                                                                      /\ counted' = FALSE
-                                                                      /\ holder' = "none"
-                                                                      /\ evidence' = 0
-                                                                      /\ moved' = FALSE
-                                                                      /\ adopting' = FALSE
-                                                                      /\ runs' = "none"
-                                                                      /\ heard' = "none"
-                                                /\ UNCHANGED << shouldQuit, 
-                                                                failedReason, 
-                                                                suspended >>
+                                  LET tellers == {v \in Workers : told[v]} IN
+                                    LET others == Wants(toQuit, e, x) IN
+                                      \E verdict \in IF waits \/ tellers = {} \/ others # {} THEN {NoVerdict} ELSE Verdicts(tellers):
+                                        LET y == IF waits THEN x ELSE Weighed(verdict, x, tellers, others, massQuit > 0) IN
+                                          LET common == Common(toQuit, e, y) IN
+                                            LET out == OrderOut(toQuit, e, y) IN
+                                              IF waits \/ (common /\ massQuit > 0)
+                                                 THEN /\ finished' = finished
+                                                      /\ errored' = e
+                                                      /\ failed' = y
+                                                      /\ told' = told
+                                                      /\ IF ~waits
+                                                            THEN /\ phase' = "Failed"
+                                                                 /\ innerPhase' = All("Failed")
+                                                                 /\ failedReason' = "boot"
+                                                                 /\ shouldQuit' = TRUE
+                                                                 /\ toQuit' = None
+                                                                 /\ mark' = All("")
+                                                                 /\ suspended' = FALSE
+                                                                 /\ adopting' = FALSE
+                                                                 /\ runs' = "none"
+                                                                 /\ heard' = "none"
+                                                            ELSE /\ TRUE
+                                                                 /\ UNCHANGED << phase, 
+                                                                                 shouldQuit, 
+                                                                                 failedReason, 
+                                                                                 suspended, 
+                                                                                 adopting, 
+                                                                                 runs, 
+                                                                                 heard, 
+                                                                                 innerPhase, 
+                                                                                 toQuit, 
+                                                                                 mark >>
+                                                      /\ UNCHANGED << started, 
+                                                                      booted, 
+                                                                      counted, 
+                                                                      holder, 
+                                                                      evidence, 
+                                                                      moved, 
+                                                                      massQuit, 
+                                                                      present, 
+                                                                      retries, 
+                                                                      uncounted >>
+                                                 ELSE /\ IF common
+                                                            THEN /\ massQuit' = 1
+                                                                 /\ finished' = All(FALSE)
+                                                                 /\ errored' = All(FALSE)
+                                                                 /\ failed' = All("")
+                                                                 /\ told' = All(FALSE)
+                                                                 /\ mark' = All("")
+                                                                 /\ innerPhase' = All(phase)
+                                                                 /\ UNCHANGED << phase, 
+                                                                                 started, 
+                                                                                 booted, 
+                                                                                 counted, 
+                                                                                 holder, 
+                                                                                 evidence, 
+                                                                                 moved, 
+                                                                                 adopting, 
+                                                                                 runs, 
+                                                                                 heard, 
+                                                                                 present, 
+                                                                                 retries, 
+                                                                                 uncounted, 
+                                                                                 toQuit >>
+                                                            ELSE /\ IF out # None
+                                                                       THEN /\ phase' = "Restarting"
+                                                                            /\ finished' = All(FALSE)
+                                                                            /\ errored' = All(FALSE)
+                                                                            /\ failed' = All("")
+                                                                            /\ told' = All(FALSE)
+                                                                            /\ mark' = All("")
+                                                                            /\ toQuit' = out
+                                                                            /\ UNCHANGED << started, 
+                                                                                            booted, 
+                                                                                            counted, 
+                                                                                            holder, 
+                                                                                            evidence, 
+                                                                                            moved, 
+                                                                                            massQuit, 
+                                                                                            adopting, 
+                                                                                            runs, 
+                                                                                            heard, 
+                                                                                            innerPhase, 
+                                                                                            present, 
+                                                                                            retries, 
+                                                                                            uncounted >>
+                                                                       ELSE /\ phase' = "RunCommand"
+                                                                            /\ innerPhase' = All("RunCommand")
+                                                                            /\ present' = present
+                                                                            /\ toQuit' = None
+                                                                            /\ finished' = All(FALSE)
+                                                                            /\ errored' = All(FALSE)
+                                                                            /\ failed' = All("")
+                                                                            /\ told' = All(FALSE)
+                                                                            /\ mark' = [v \in Workers |-> IF v \in (verdict.slow) THEN "slow" ELSE ""]
+                                                                            /\ retries' = All(recoverCount)
+                                                                            /\ uncounted' = All(0)
+                                                                            /\ started' = TRUE
+                                                                            /\ booted' = TRUE
+                                                                            /\ massQuit' = 0
+                                                                            /\ counted' = FALSE
+                                                                            /\ holder' = "none"
+                                                                            /\ evidence' = 0
+                                                                            /\ moved' = FALSE
+                                                                            /\ adopting' = FALSE
+                                                                            /\ runs' = "none"
+                                                                            /\ heard' = "none"
+                                                      /\ UNCHANGED << shouldQuit, 
+                                                                      failedReason, 
+                                                                      suspended >>
                      /\ UNCHANGED << mode, recoverCount, failures, portRetries, 
                                      placed, suspect, noise, ended >>
 
 Failing(self) == /\ Managed /\ phase = "RunCommand" /\ present[self[2]] /\ ~finished[self[2]]
                  /\ LET w == self[2] IN
                       \E str \in IF On("move") THEN {4, 3, 2, 1} ELSE {2}:
-                        LET nq == [v \in Workers |-> IF mark[v] # "" /\ 2 * Cardinality(Marked) <= N THEN "ordered" ELSE "no"] IN
+                        LET nq == Leaving(Marked) IN
                           /\ ended' = ended + 1
                           /\ portRetries' = 0
                           /\ LET spent == TRUE /\ ~counted /\ failures >= MaxRetry IN
@@ -898,6 +945,7 @@ Failing(self) == /\ Managed /\ phase = "RunCommand" /\ present[self[2]] /\ ~fini
                                    /\ finished' = All(FALSE)
                                    /\ errored' = All(FALSE)
                                    /\ failed' = All("")
+                                   /\ told' = All(FALSE)
                                    /\ mark' = All("")
                                    /\ present' = present
                                    /\ IF spent
@@ -922,7 +970,7 @@ Failing(self) == /\ Managed /\ phase = "RunCommand" /\ present[self[2]] /\ ~fini
 PortTaken(self) == /\ On("port") /\ Managed /\ phase = "RunCommand" /\ present[self[2]] /\ ~finished[self[2]]
                    /\ LET w == self[2] IN
                         LET free == portRetries < MaxPort IN
-                          LET nq == [v \in Workers |-> IF mark[v] # "" /\ 2 * Cardinality(Marked) <= N THEN "ordered" ELSE "no"] IN
+                          LET nq == Leaving(Marked) IN
                             /\ IF ~free
                                   THEN /\ ended' = ended + 1
                                   ELSE /\ TRUE
@@ -954,6 +1002,7 @@ PortTaken(self) == /\ On("port") /\ Managed /\ phase = "RunCommand" /\ present[s
                                      /\ finished' = All(FALSE)
                                      /\ errored' = All(FALSE)
                                      /\ failed' = All("")
+                                     /\ told' = All(FALSE)
                                      /\ mark' = All("")
                                      /\ present' = present
                                      /\ IF spent
@@ -990,7 +1039,7 @@ NotStarted(self) == /\ On("command") /\ Managed /\ phase = "RunCommand" /\ prese
                                     booted, counted, holder, evidence, moved, 
                                     massQuit, portRetries, present, placed, 
                                     finished, errored, failed, retries, 
-                                    uncounted, suspect, noise, ended >>
+                                    uncounted, suspect, told, noise, ended >>
 
 LateError(self) == /\ On("move") /\ phase \in {"Restarting","Troubleshooting"} /\ present[self[2]] /\ counted /\ ~moved /\ holder # self[2]
                    /\ LET w == self[2] IN
@@ -1004,8 +1053,8 @@ LateError(self) == /\ On("move") /\ phase \in {"Restarting","Troubleshooting"} /
                                    counted, massQuit, portRetries, suspended, 
                                    adopting, runs, heard, innerPhase, present, 
                                    placed, finished, errored, failed, 
-                                   uncounted, toQuit, mark, suspect, noise, 
-                                   ended >>
+                                   uncounted, toQuit, mark, suspect, told, 
+                                   noise, ended >>
 
 LateNotice(self) == /\ On("move") /\ On("preempt") /\ noise /\ phase \in {"Restarting","Troubleshooting"} /\ present[self[2]] /\ counted /\ holder # "nobody"
                     /\ LET f == failures - 1 IN
@@ -1021,7 +1070,7 @@ LateNotice(self) == /\ On("move") /\ On("preempt") /\ noise /\ phase \in {"Resta
                                     portRetries, suspended, adopting, runs, 
                                     heard, innerPhase, present, placed, 
                                     finished, errored, failed, uncounted, 
-                                    toQuit, mark, suspect, noise >>
+                                    toQuit, mark, suspect, told, noise >>
 
 Mark(self) == /\ On("mark") /\ Managed /\ phase = "RunCommand" /\ present[self[2]] /\ ~finished[self[2]]
               /\ \E m \in {"", "hang", "slow"} \ {mark[self[2]]}:
@@ -1031,11 +1080,11 @@ Mark(self) == /\ On("mark") /\ Managed /\ phase = "RunCommand" /\ present[self[2
                               evidence, moved, massQuit, portRetries, 
                               suspended, adopting, runs, heard, innerPhase, 
                               present, placed, finished, errored, failed, 
-                              retries, uncounted, toQuit, suspect, noise, 
+                              retries, uncounted, toQuit, suspect, told, noise, 
                               ended >>
 
 Checkpoint == /\ Managed /\ phase = "RunCommand" /\ Marked # {}
-              /\ LET nq == [v \in Workers |-> IF mark[v] # "" /\ 2 * Cardinality(Marked) <= N THEN "ordered" ELSE "no"] IN
+              /\ LET nq == Leaving(Marked) IN
                    /\ ended' = ended + 1
                    /\ LET spent == TRUE /\ ~counted /\ failures >= MaxRetry IN
                         LET on == (\A v \in Workers : present[v]) /\ (TRUE \/ nq = None) IN
@@ -1061,6 +1110,7 @@ Checkpoint == /\ Managed /\ phase = "RunCommand" /\ Marked # {}
                             /\ finished' = All(FALSE)
                             /\ errored' = All(FALSE)
                             /\ failed' = All("")
+                            /\ told' = All(FALSE)
                             /\ mark' = All("")
                             /\ present' = present
                             /\ IF spent
@@ -1099,6 +1149,7 @@ Ready(self) == /\ Managed /\ ~present[self[2]]
                                          /\ finished' = All(FALSE)
                                          /\ errored' = All(FALSE)
                                          /\ failed' = All("")
+                                         /\ told' = All(FALSE)
                                          /\ mark' = All("")
                                          /\ UNCHANGED << started, booted, 
                                                          counted, holder, 
@@ -1115,7 +1166,8 @@ Ready(self) == /\ Managed /\ ~present[self[2]]
                                                                /\ finished' = All(FALSE)
                                                                /\ errored' = All(FALSE)
                                                                /\ failed' = All("")
-                                                               /\ mark' = All("")
+                                                               /\ told' = All(FALSE)
+                                                               /\ mark' = [v \in Workers |-> IF v \in ({}) THEN "slow" ELSE ""]
                                                                /\ retries' = All(recoverCount)
                                                                /\ uncounted' = All(0)
                                                                /\ started' = TRUE
@@ -1159,6 +1211,7 @@ Ready(self) == /\ Managed /\ ~present[self[2]]
                                                                /\ finished' = All(FALSE)
                                                                /\ errored' = All(FALSE)
                                                                /\ failed' = All("")
+                                                               /\ told' = All(FALSE)
                                                                /\ mark' = All("")
                                                                /\ UNCHANGED << booted, 
                                                                                massQuit, 
@@ -1183,7 +1236,7 @@ Ready(self) == /\ Managed /\ ~present[self[2]]
                                                                     retries, 
                                                                     uncounted, 
                                                                     toQuit, 
-                                                                    mark >>
+                                                                    mark, told >>
                /\ UNCHANGED << mode, recoverCount, failures, shouldQuit, 
                                failedReason, portRetries, suspended, noise, 
                                ended >>
@@ -1194,188 +1247,193 @@ Lost(self) == /\ Managed /\ (phase # "RunCommand" \/ present[self[2]] \/ placed[
                      \E early \in {FALSE, On("move")}:
                        \E says \in IF adopting /\ refill THEN Says ELSE {"idle"}:
                          LET np == [present EXCEPT ![w] = refill] IN
-                           LET rest == Marked \ {w} IN
-                             LET nq == [v \in Workers |-> IF v \in rest /\ 2 * Cardinality(rest) <= N THEN "ordered" ELSE "no"] IN
-                               IF phase = "RunCommand"
-                                  THEN /\ IF finished[w]
-                                             THEN /\ present' = np
-                                                  /\ UNCHANGED << phase, 
-                                                                  recoverCount, 
-                                                                  failures, 
-                                                                  shouldQuit, 
-                                                                  failedReason, 
-                                                                  counted, 
-                                                                  holder, 
-                                                                  evidence, 
-                                                                  moved, 
-                                                                  innerPhase, 
-                                                                  finished, 
-                                                                  errored, 
-                                                                  failed, 
-                                                                  retries, 
-                                                                  toQuit, mark, 
-                                                                  ended >>
-                                             ELSE /\ ended' = ended + 1
-                                                  /\ LET spent == TRUE /\ ~counted /\ failures >= MaxRetry IN
-                                                       LET on == (\A v \in Workers : np[v]) /\ (FALSE \/ nq = None) IN
-                                                         LET nin == [v \in Workers |-> IF np[v] /\ (v # w \/ FALSE) THEN innerPhase[v] ELSE "Restarting"] IN
-                                                           /\ IF TRUE /\ ~counted
-                                                                 THEN /\ retries' = [retries EXCEPT ![w] = retries[w] + 1]
-                                                                      /\ failures' = failures + 1
-                                                                      /\ counted' = TRUE
-                                                                      /\ recoverCount' = IF spent THEN MaxRetry + 1 ELSE Min(recoverCount + 1, MaxRetry)
-                                                                      /\ IF On("move")
-                                                                            THEN /\ holder' = w
-                                                                                 /\ evidence' = Strength.pod
-                                                                                 /\ moved' = FALSE
-                                                                            ELSE /\ TRUE
-                                                                                 /\ UNCHANGED << holder, 
-                                                                                                 evidence, 
-                                                                                                 moved >>
-                                                                 ELSE /\ TRUE
-                                                                      /\ UNCHANGED << recoverCount, 
-                                                                                      failures, 
-                                                                                      counted, 
-                                                                                      holder, 
-                                                                                      evidence, 
-                                                                                      moved, 
-                                                                                      retries >>
-                                                           /\ finished' = All(FALSE)
-                                                           /\ errored' = All(FALSE)
-                                                           /\ failed' = All("")
-                                                           /\ mark' = All("")
-                                                           /\ present' = np
-                                                           /\ IF spent
-                                                                 THEN /\ phase' = "Failed"
-                                                                      /\ innerPhase' = All("Failed")
-                                                                      /\ failedReason' = "budget"
-                                                                      /\ shouldQuit' = TRUE
-                                                                      /\ toQuit' = None
-                                                                 ELSE /\ IF on
-                                                                            THEN /\ phase' = "Troubleshooting"
-                                                                                 /\ innerPhase' = All("Troubleshooting")
-                                                                                 /\ toQuit' = nq
-                                                                            ELSE /\ phase' = "Restarting"
-                                                                                 /\ innerPhase' = nin
-                                                                                 /\ toQuit' = nq
-                                                                      /\ UNCHANGED << shouldQuit, 
-                                                                                      failedReason >>
-                                       /\ placed' = [placed EXCEPT ![w] = refill /\ On("plain")]
-                                       /\ suspect' = [suspect EXCEPT ![w] = FALSE]
-                                       /\ UNCHANGED << started, suspended, 
-                                                       adopting, runs, heard, 
-                                                       uncounted >>
-                                  ELSE /\ LET moves == early /\ ~FALSE /\ phase \in {"Restarting","Troubleshooting"} /\ counted /\ ~moved /\ holder # w /\ Strength.pod > evidence IN
-                                            LET feeds == ~moves /\ ~FALSE /\ toQuit[w] # "preempted" /\ ~suspended IN
-                                              LET dead == feeds /\ uncounted[w] + 1 >= MaxUncounted IN
-                                                LET lp == [present EXCEPT ![w] = refill] IN
-                                                  LET lq == [(IF phase \in Checks THEN OrderOut(toQuit, errored, failed) ELSE toQuit) EXCEPT ![w] = "no"] IN
-                                                    LET all == (\A v \in Workers : lp[v]) /\ lq = None IN
-                                                      LET lin == [v \in Workers |-> IF lp[v] /\ v # w THEN innerPhase[v] ELSE "Restarting"] IN
-                                                        /\ IF moves
-                                                              THEN /\ retries' = [retries EXCEPT ![holder] = @ - 1, ![w] = @ + 1]
-                                                              ELSE /\ TRUE
-                                                                   /\ UNCHANGED retries
-                                                        /\ IF adopting /\ all /\ (Higher(heard, says)) = "next"
-                                                              THEN /\ counted' = FALSE
-                                                                   /\ holder' = "none"
-                                                                   /\ evidence' = 0
-                                                                   /\ moved' = FALSE
-                                                              ELSE /\ IF moves
-                                                                         THEN /\ holder' = w
-                                                                              /\ evidence' = Strength.pod
-                                                                              /\ moved' = TRUE
-                                                                         ELSE /\ TRUE
-                                                                              /\ UNCHANGED << holder, 
-                                                                                              evidence, 
-                                                                                              moved >>
-                                                                   /\ UNCHANGED counted
-                                                        /\ IF feeds
-                                                              THEN /\ uncounted' = [uncounted EXCEPT ![w] = uncounted[w] + 1]
-                                                              ELSE /\ TRUE
-                                                                   /\ UNCHANGED uncounted
-                                                        /\ IF dead
-                                                              THEN /\ phase' = "Failed"
-                                                                   /\ innerPhase' = All("Failed")
-                                                                   /\ failedReason' = "boot"
-                                                                   /\ shouldQuit' = TRUE
-                                                                   /\ toQuit' = None
-                                                                   /\ mark' = All("")
-                                                                   /\ suspended' = FALSE
-                                                                   /\ adopting' = FALSE
-                                                                   /\ runs' = "none"
-                                                                   /\ heard' = "none"
-                                                                   /\ UNCHANGED << started, 
-                                                                                   present, 
-                                                                                   placed, 
-                                                                                   finished, 
-                                                                                   errored, 
-                                                                                   failed, 
-                                                                                   suspect >>
-                                                              ELSE /\ placed' = [placed EXCEPT ![w] = refill /\ On("plain")]
-                                                                   /\ suspect' = [suspect EXCEPT ![w] = FALSE]
-                                                                   /\ IF phase = "Pending"
-                                                                         THEN /\ IF all /\ ~suspended
-                                                                                    THEN /\ phase' = "BootChecking"
-                                                                                         /\ innerPhase' = All("BootChecking")
-                                                                                         /\ present' = lp
-                                                                                         /\ toQuit' = None
-                                                                                         /\ finished' = All(FALSE)
-                                                                                         /\ errored' = All(FALSE)
-                                                                                         /\ failed' = All("")
-                                                                                         /\ mark' = All("")
-                                                                                    ELSE /\ present' = lp
-                                                                                         /\ toQuit' = lq
-                                                                                         /\ UNCHANGED << phase, 
-                                                                                                         innerPhase, 
-                                                                                                         finished, 
-                                                                                                         errored, 
-                                                                                                         failed, 
-                                                                                                         mark >>
-                                                                              /\ UNCHANGED << started, 
-                                                                                              adopting, 
-                                                                                              runs, 
-                                                                                              heard >>
-                                                                         ELSE /\ IF all
-                                                                                    THEN /\ IF adopting
-                                                                                               THEN /\ started' = (started \/ (Higher(heard, says)) # "none")
-                                                                                                    /\ adopting' = FALSE
-                                                                                                    /\ runs' = "none"
-                                                                                                    /\ heard' = "none"
-                                                                                               ELSE /\ TRUE
-                                                                                                    /\ UNCHANGED << started, 
-                                                                                                                    adopting, 
-                                                                                                                    runs, 
-                                                                                                                    heard >>
-                                                                                         /\ phase' = IF booted THEN "Troubleshooting" ELSE "BootChecking"
-                                                                                         /\ innerPhase' = All((IF booted THEN "Troubleshooting" ELSE "BootChecking"))
-                                                                                         /\ present' = lp
-                                                                                         /\ toQuit' = None
-                                                                                         /\ finished' = All(FALSE)
-                                                                                         /\ errored' = All(FALSE)
-                                                                                         /\ failed' = All("")
-                                                                                         /\ mark' = All("")
-                                                                                    ELSE /\ phase' = "Restarting"
-                                                                                         /\ innerPhase' = lin
-                                                                                         /\ present' = lp
-                                                                                         /\ toQuit' = lq
-                                                                                         /\ finished' = All(FALSE)
-                                                                                         /\ errored' = All(FALSE)
-                                                                                         /\ failed' = All("")
-                                                                                         /\ mark' = All("")
-                                                                                         /\ IF adopting
-                                                                                               THEN /\ runs' = "mixed"
-                                                                                                    /\ heard' = Higher(heard, says)
-                                                                                               ELSE /\ TRUE
-                                                                                                    /\ UNCHANGED << runs, 
-                                                                                                                    heard >>
-                                                                                         /\ UNCHANGED << started, 
-                                                                                                         adopting >>
-                                                                   /\ UNCHANGED << shouldQuit, 
-                                                                                   failedReason, 
-                                                                                   suspended >>
-                                       /\ UNCHANGED << recoverCount, failures, 
-                                                       ended >>
+                           LET nq == Leaving(Marked \ {w}) IN
+                             IF phase = "RunCommand"
+                                THEN /\ IF finished[w]
+                                           THEN /\ present' = np
+                                                /\ UNCHANGED << phase, 
+                                                                recoverCount, 
+                                                                failures, 
+                                                                shouldQuit, 
+                                                                failedReason, 
+                                                                counted, 
+                                                                holder, 
+                                                                evidence, 
+                                                                moved, 
+                                                                innerPhase, 
+                                                                finished, 
+                                                                errored, 
+                                                                failed, 
+                                                                retries, 
+                                                                toQuit, mark, 
+                                                                told, ended >>
+                                           ELSE /\ ended' = ended + 1
+                                                /\ LET spent == TRUE /\ ~counted /\ failures >= MaxRetry IN
+                                                     LET on == (\A v \in Workers : np[v]) /\ (FALSE \/ nq = None) IN
+                                                       LET nin == [v \in Workers |-> IF np[v] /\ (v # w \/ FALSE) THEN innerPhase[v] ELSE "Restarting"] IN
+                                                         /\ IF TRUE /\ ~counted
+                                                               THEN /\ retries' = [retries EXCEPT ![w] = retries[w] + 1]
+                                                                    /\ failures' = failures + 1
+                                                                    /\ counted' = TRUE
+                                                                    /\ recoverCount' = IF spent THEN MaxRetry + 1 ELSE Min(recoverCount + 1, MaxRetry)
+                                                                    /\ IF On("move")
+                                                                          THEN /\ holder' = w
+                                                                               /\ evidence' = Strength.pod
+                                                                               /\ moved' = FALSE
+                                                                          ELSE /\ TRUE
+                                                                               /\ UNCHANGED << holder, 
+                                                                                               evidence, 
+                                                                                               moved >>
+                                                               ELSE /\ TRUE
+                                                                    /\ UNCHANGED << recoverCount, 
+                                                                                    failures, 
+                                                                                    counted, 
+                                                                                    holder, 
+                                                                                    evidence, 
+                                                                                    moved, 
+                                                                                    retries >>
+                                                         /\ finished' = All(FALSE)
+                                                         /\ errored' = All(FALSE)
+                                                         /\ failed' = All("")
+                                                         /\ told' = All(FALSE)
+                                                         /\ mark' = All("")
+                                                         /\ present' = np
+                                                         /\ IF spent
+                                                               THEN /\ phase' = "Failed"
+                                                                    /\ innerPhase' = All("Failed")
+                                                                    /\ failedReason' = "budget"
+                                                                    /\ shouldQuit' = TRUE
+                                                                    /\ toQuit' = None
+                                                               ELSE /\ IF on
+                                                                          THEN /\ phase' = "Troubleshooting"
+                                                                               /\ innerPhase' = All("Troubleshooting")
+                                                                               /\ toQuit' = nq
+                                                                          ELSE /\ phase' = "Restarting"
+                                                                               /\ innerPhase' = nin
+                                                                               /\ toQuit' = nq
+                                                                    /\ UNCHANGED << shouldQuit, 
+                                                                                    failedReason >>
+                                     /\ placed' = [placed EXCEPT ![w] = refill /\ On("plain")]
+                                     /\ suspect' = [suspect EXCEPT ![w] = FALSE]
+                                     /\ UNCHANGED << started, suspended, 
+                                                     adopting, runs, heard, 
+                                                     uncounted >>
+                                ELSE /\ LET moves == early /\ ~FALSE /\ phase \in {"Restarting","Troubleshooting"} /\ counted /\ ~moved /\ holder # w /\ Strength.pod > evidence IN
+                                          LET feeds == ~moves /\ ~FALSE /\ toQuit[w] # "preempted" /\ ~suspended IN
+                                            LET dead == feeds /\ uncounted[w] + 1 >= MaxUncounted IN
+                                              LET lp == [present EXCEPT ![w] = refill] IN
+                                                LET lq == [(IF phase \in Checks THEN OrderOut(toQuit, errored, failed) ELSE toQuit) EXCEPT ![w] = "no"] IN
+                                                  LET all == (\A v \in Workers : lp[v]) /\ lq = None IN
+                                                    LET lin == [v \in Workers |-> IF lp[v] /\ v # w THEN innerPhase[v] ELSE "Restarting"] IN
+                                                      /\ IF moves
+                                                            THEN /\ retries' = [retries EXCEPT ![holder] = @ - 1, ![w] = @ + 1]
+                                                            ELSE /\ TRUE
+                                                                 /\ UNCHANGED retries
+                                                      /\ IF adopting /\ all /\ (Higher(heard, says)) = "next"
+                                                            THEN /\ counted' = FALSE
+                                                                 /\ holder' = "none"
+                                                                 /\ evidence' = 0
+                                                                 /\ moved' = FALSE
+                                                            ELSE /\ IF moves
+                                                                       THEN /\ holder' = w
+                                                                            /\ evidence' = Strength.pod
+                                                                            /\ moved' = TRUE
+                                                                       ELSE /\ TRUE
+                                                                            /\ UNCHANGED << holder, 
+                                                                                            evidence, 
+                                                                                            moved >>
+                                                                 /\ UNCHANGED counted
+                                                      /\ IF feeds
+                                                            THEN /\ uncounted' = [uncounted EXCEPT ![w] = uncounted[w] + 1]
+                                                            ELSE /\ TRUE
+                                                                 /\ UNCHANGED uncounted
+                                                      /\ IF dead
+                                                            THEN /\ phase' = "Failed"
+                                                                 /\ innerPhase' = All("Failed")
+                                                                 /\ failedReason' = "boot"
+                                                                 /\ shouldQuit' = TRUE
+                                                                 /\ toQuit' = None
+                                                                 /\ mark' = All("")
+                                                                 /\ suspended' = FALSE
+                                                                 /\ adopting' = FALSE
+                                                                 /\ runs' = "none"
+                                                                 /\ heard' = "none"
+                                                                 /\ UNCHANGED << started, 
+                                                                                 present, 
+                                                                                 placed, 
+                                                                                 finished, 
+                                                                                 errored, 
+                                                                                 failed, 
+                                                                                 suspect, 
+                                                                                 told >>
+                                                            ELSE /\ placed' = [placed EXCEPT ![w] = refill /\ On("plain")]
+                                                                 /\ suspect' = [suspect EXCEPT ![w] = FALSE]
+                                                                 /\ IF phase = "Pending"
+                                                                       THEN /\ IF all /\ ~suspended
+                                                                                  THEN /\ phase' = "BootChecking"
+                                                                                       /\ innerPhase' = All("BootChecking")
+                                                                                       /\ present' = lp
+                                                                                       /\ toQuit' = None
+                                                                                       /\ finished' = All(FALSE)
+                                                                                       /\ errored' = All(FALSE)
+                                                                                       /\ failed' = All("")
+                                                                                       /\ told' = All(FALSE)
+                                                                                       /\ mark' = All("")
+                                                                                  ELSE /\ present' = lp
+                                                                                       /\ toQuit' = lq
+                                                                                       /\ UNCHANGED << phase, 
+                                                                                                       innerPhase, 
+                                                                                                       finished, 
+                                                                                                       errored, 
+                                                                                                       failed, 
+                                                                                                       mark, 
+                                                                                                       told >>
+                                                                            /\ UNCHANGED << started, 
+                                                                                            adopting, 
+                                                                                            runs, 
+                                                                                            heard >>
+                                                                       ELSE /\ IF all
+                                                                                  THEN /\ IF adopting
+                                                                                             THEN /\ started' = (started \/ (Higher(heard, says)) # "none")
+                                                                                                  /\ adopting' = FALSE
+                                                                                                  /\ runs' = "none"
+                                                                                                  /\ heard' = "none"
+                                                                                             ELSE /\ TRUE
+                                                                                                  /\ UNCHANGED << started, 
+                                                                                                                  adopting, 
+                                                                                                                  runs, 
+                                                                                                                  heard >>
+                                                                                       /\ phase' = IF booted THEN "Troubleshooting" ELSE "BootChecking"
+                                                                                       /\ innerPhase' = All((IF booted THEN "Troubleshooting" ELSE "BootChecking"))
+                                                                                       /\ present' = lp
+                                                                                       /\ toQuit' = None
+                                                                                       /\ finished' = All(FALSE)
+                                                                                       /\ errored' = All(FALSE)
+                                                                                       /\ failed' = All("")
+                                                                                       /\ told' = All(FALSE)
+                                                                                       /\ mark' = All("")
+                                                                                  ELSE /\ phase' = "Restarting"
+                                                                                       /\ innerPhase' = lin
+                                                                                       /\ present' = lp
+                                                                                       /\ toQuit' = lq
+                                                                                       /\ finished' = All(FALSE)
+                                                                                       /\ errored' = All(FALSE)
+                                                                                       /\ failed' = All("")
+                                                                                       /\ told' = All(FALSE)
+                                                                                       /\ mark' = All("")
+                                                                                       /\ IF adopting
+                                                                                             THEN /\ runs' = "mixed"
+                                                                                                  /\ heard' = Higher(heard, says)
+                                                                                             ELSE /\ TRUE
+                                                                                                  /\ UNCHANGED << runs, 
+                                                                                                                  heard >>
+                                                                                       /\ UNCHANGED << started, 
+                                                                                                       adopting >>
+                                                                 /\ UNCHANGED << shouldQuit, 
+                                                                                 failedReason, 
+                                                                                 suspended >>
+                                     /\ UNCHANGED << recoverCount, failures, 
+                                                     ended >>
               /\ UNCHANGED << mode, booted, massQuit, portRetries, noise >>
 
 Left(self) == /\ Managed /\ phase = "RunCommand" /\ present[self[2]] /\ ~finished[self[2]]
@@ -1395,205 +1453,209 @@ Left(self) == /\ Managed /\ phase = "RunCommand" /\ present[self[2]] /\ ~finishe
                               failedReason, started, booted, counted, holder, 
                               evidence, moved, massQuit, portRetries, 
                               suspended, adopting, runs, heard, errored, 
-                              failed, retries, uncounted, toQuit, noise, ended >>
+                              failed, retries, uncounted, toQuit, told, noise, 
+                              ended >>
 
 Preempted(self) == /\ On("preempt") /\ noise /\ Managed /\ (phase # "RunCommand" \/ present[self[2]] \/ placed[self[2]])
                    /\ LET w == self[2] IN
                         LET np == [present EXCEPT ![w] = FALSE] IN
-                          LET rest == Marked \ {w} IN
-                            LET nq == [v \in Workers |-> IF v \in rest /\ 2 * Cardinality(rest) <= N THEN "ordered" ELSE "no"] IN
-                              IF phase = "RunCommand"
-                                 THEN /\ IF finished[w]
-                                            THEN /\ present' = np
-                                                 /\ UNCHANGED << phase, 
-                                                                 recoverCount, 
-                                                                 failures, 
-                                                                 shouldQuit, 
-                                                                 failedReason, 
-                                                                 counted, 
-                                                                 holder, 
-                                                                 evidence, 
-                                                                 moved, 
-                                                                 innerPhase, 
-                                                                 finished, 
-                                                                 errored, 
-                                                                 failed, 
-                                                                 retries, 
-                                                                 toQuit, mark >>
-                                            ELSE /\ LET spent == FALSE /\ ~counted /\ failures >= MaxRetry IN
-                                                      LET on == (\A v \in Workers : np[v]) /\ (FALSE \/ nq = None) IN
-                                                        LET nin == [v \in Workers |-> IF np[v] /\ (v # w \/ FALSE) THEN innerPhase[v] ELSE "Restarting"] IN
-                                                          /\ IF FALSE /\ ~counted
-                                                                THEN /\ retries' = [retries EXCEPT ![w] = retries[w] + 1]
-                                                                     /\ failures' = failures + 1
-                                                                     /\ counted' = TRUE
-                                                                     /\ recoverCount' = IF spent THEN MaxRetry + 1 ELSE Min(recoverCount + 1, MaxRetry)
-                                                                     /\ IF On("move")
-                                                                           THEN /\ holder' = w
-                                                                                /\ evidence' = 0
-                                                                                /\ moved' = FALSE
-                                                                           ELSE /\ TRUE
-                                                                                /\ UNCHANGED << holder, 
-                                                                                                evidence, 
-                                                                                                moved >>
-                                                                ELSE /\ TRUE
-                                                                     /\ UNCHANGED << recoverCount, 
-                                                                                     failures, 
-                                                                                     counted, 
-                                                                                     holder, 
-                                                                                     evidence, 
-                                                                                     moved, 
-                                                                                     retries >>
-                                                          /\ finished' = All(FALSE)
-                                                          /\ errored' = All(FALSE)
-                                                          /\ failed' = All("")
-                                                          /\ mark' = All("")
-                                                          /\ present' = np
-                                                          /\ IF spent
-                                                                THEN /\ phase' = "Failed"
-                                                                     /\ innerPhase' = All("Failed")
-                                                                     /\ failedReason' = "budget"
-                                                                     /\ shouldQuit' = TRUE
-                                                                     /\ toQuit' = None
-                                                                ELSE /\ IF on
-                                                                           THEN /\ phase' = "Troubleshooting"
-                                                                                /\ innerPhase' = All("Troubleshooting")
-                                                                                /\ toQuit' = nq
-                                                                           ELSE /\ phase' = "Restarting"
-                                                                                /\ innerPhase' = nin
-                                                                                /\ toQuit' = nq
-                                                                     /\ UNCHANGED << shouldQuit, 
-                                                                                     failedReason >>
-                                      /\ placed' = [placed EXCEPT ![w] = FALSE /\ On("plain")]
-                                      /\ suspect' = [suspect EXCEPT ![w] = FALSE]
-                                      /\ UNCHANGED << started, suspended, 
-                                                      adopting, runs, heard, 
-                                                      uncounted >>
-                                 ELSE /\ LET moves == FALSE /\ ~TRUE /\ phase \in {"Restarting","Troubleshooting"} /\ counted /\ ~moved /\ holder # w /\ Strength.pod > evidence IN
-                                           LET feeds == ~moves /\ ~TRUE /\ toQuit[w] # "preempted" /\ ~suspended IN
-                                             LET dead == feeds /\ uncounted[w] + 1 >= MaxUncounted IN
-                                               LET lp == [present EXCEPT ![w] = FALSE] IN
-                                                 LET lq == [(IF phase \in Checks THEN OrderOut(toQuit, errored, failed) ELSE toQuit) EXCEPT ![w] = "no"] IN
-                                                   LET all == (\A v \in Workers : lp[v]) /\ lq = None IN
-                                                     LET lin == [v \in Workers |-> IF lp[v] /\ v # w THEN innerPhase[v] ELSE "Restarting"] IN
-                                                       /\ IF moves
-                                                             THEN /\ retries' = [retries EXCEPT ![holder] = @ - 1, ![w] = @ + 1]
-                                                             ELSE /\ TRUE
-                                                                  /\ UNCHANGED retries
-                                                       /\ IF adopting /\ all /\ heard = "next"
-                                                             THEN /\ counted' = FALSE
-                                                                  /\ holder' = "none"
-                                                                  /\ evidence' = 0
-                                                                  /\ moved' = FALSE
-                                                             ELSE /\ IF moves
-                                                                        THEN /\ holder' = w
-                                                                             /\ evidence' = Strength.pod
-                                                                             /\ moved' = TRUE
-                                                                        ELSE /\ TRUE
-                                                                             /\ UNCHANGED << holder, 
-                                                                                             evidence, 
-                                                                                             moved >>
-                                                                  /\ UNCHANGED counted
-                                                       /\ IF feeds
-                                                             THEN /\ uncounted' = [uncounted EXCEPT ![w] = uncounted[w] + 1]
-                                                             ELSE /\ TRUE
-                                                                  /\ UNCHANGED uncounted
-                                                       /\ IF dead
-                                                             THEN /\ phase' = "Failed"
-                                                                  /\ innerPhase' = All("Failed")
-                                                                  /\ failedReason' = "boot"
-                                                                  /\ shouldQuit' = TRUE
-                                                                  /\ toQuit' = None
-                                                                  /\ mark' = All("")
-                                                                  /\ suspended' = FALSE
-                                                                  /\ adopting' = FALSE
-                                                                  /\ runs' = "none"
-                                                                  /\ heard' = "none"
-                                                                  /\ UNCHANGED << started, 
-                                                                                  present, 
-                                                                                  placed, 
-                                                                                  finished, 
-                                                                                  errored, 
-                                                                                  failed, 
-                                                                                  suspect >>
-                                                             ELSE /\ placed' = [placed EXCEPT ![w] = FALSE /\ On("plain")]
-                                                                  /\ suspect' = [suspect EXCEPT ![w] = FALSE]
-                                                                  /\ IF phase = "Pending"
-                                                                        THEN /\ IF all /\ ~suspended
-                                                                                   THEN /\ phase' = "BootChecking"
-                                                                                        /\ innerPhase' = All("BootChecking")
-                                                                                        /\ present' = lp
-                                                                                        /\ toQuit' = None
-                                                                                        /\ finished' = All(FALSE)
-                                                                                        /\ errored' = All(FALSE)
-                                                                                        /\ failed' = All("")
-                                                                                        /\ mark' = All("")
-                                                                                   ELSE /\ present' = lp
-                                                                                        /\ toQuit' = lq
-                                                                                        /\ UNCHANGED << phase, 
-                                                                                                        innerPhase, 
-                                                                                                        finished, 
-                                                                                                        errored, 
-                                                                                                        failed, 
-                                                                                                        mark >>
-                                                                             /\ UNCHANGED << started, 
-                                                                                             adopting, 
-                                                                                             runs, 
-                                                                                             heard >>
-                                                                        ELSE /\ IF all
-                                                                                   THEN /\ IF adopting
-                                                                                              THEN /\ started' = (started \/ heard # "none")
-                                                                                                   /\ adopting' = FALSE
-                                                                                                   /\ runs' = "none"
-                                                                                                   /\ heard' = "none"
-                                                                                              ELSE /\ TRUE
-                                                                                                   /\ UNCHANGED << started, 
-                                                                                                                   adopting, 
-                                                                                                                   runs, 
-                                                                                                                   heard >>
-                                                                                        /\ phase' = IF booted THEN "Troubleshooting" ELSE "BootChecking"
-                                                                                        /\ innerPhase' = All((IF booted THEN "Troubleshooting" ELSE "BootChecking"))
-                                                                                        /\ present' = lp
-                                                                                        /\ toQuit' = None
-                                                                                        /\ finished' = All(FALSE)
-                                                                                        /\ errored' = All(FALSE)
-                                                                                        /\ failed' = All("")
-                                                                                        /\ mark' = All("")
-                                                                                   ELSE /\ phase' = "Restarting"
-                                                                                        /\ innerPhase' = lin
-                                                                                        /\ present' = lp
-                                                                                        /\ toQuit' = lq
-                                                                                        /\ finished' = All(FALSE)
-                                                                                        /\ errored' = All(FALSE)
-                                                                                        /\ failed' = All("")
-                                                                                        /\ mark' = All("")
-                                                                                        /\ IF adopting
-                                                                                              THEN /\ runs' = "mixed"
-                                                                                                   /\ heard' = heard
-                                                                                              ELSE /\ TRUE
-                                                                                                   /\ UNCHANGED << runs, 
-                                                                                                                   heard >>
-                                                                                        /\ UNCHANGED << started, 
-                                                                                                        adopting >>
-                                                                  /\ UNCHANGED << shouldQuit, 
-                                                                                  failedReason, 
-                                                                                  suspended >>
-                                      /\ UNCHANGED << recoverCount, failures >>
+                          LET nq == Leaving(Marked \ {w}) IN
+                            IF phase = "RunCommand"
+                               THEN /\ IF finished[w]
+                                          THEN /\ present' = np
+                                               /\ UNCHANGED << phase, 
+                                                               recoverCount, 
+                                                               failures, 
+                                                               shouldQuit, 
+                                                               failedReason, 
+                                                               counted, holder, 
+                                                               evidence, moved, 
+                                                               innerPhase, 
+                                                               finished, 
+                                                               errored, failed, 
+                                                               retries, toQuit, 
+                                                               mark, told >>
+                                          ELSE /\ LET spent == FALSE /\ ~counted /\ failures >= MaxRetry IN
+                                                    LET on == (\A v \in Workers : np[v]) /\ (FALSE \/ nq = None) IN
+                                                      LET nin == [v \in Workers |-> IF np[v] /\ (v # w \/ FALSE) THEN innerPhase[v] ELSE "Restarting"] IN
+                                                        /\ IF FALSE /\ ~counted
+                                                              THEN /\ retries' = [retries EXCEPT ![w] = retries[w] + 1]
+                                                                   /\ failures' = failures + 1
+                                                                   /\ counted' = TRUE
+                                                                   /\ recoverCount' = IF spent THEN MaxRetry + 1 ELSE Min(recoverCount + 1, MaxRetry)
+                                                                   /\ IF On("move")
+                                                                         THEN /\ holder' = w
+                                                                              /\ evidence' = 0
+                                                                              /\ moved' = FALSE
+                                                                         ELSE /\ TRUE
+                                                                              /\ UNCHANGED << holder, 
+                                                                                              evidence, 
+                                                                                              moved >>
+                                                              ELSE /\ TRUE
+                                                                   /\ UNCHANGED << recoverCount, 
+                                                                                   failures, 
+                                                                                   counted, 
+                                                                                   holder, 
+                                                                                   evidence, 
+                                                                                   moved, 
+                                                                                   retries >>
+                                                        /\ finished' = All(FALSE)
+                                                        /\ errored' = All(FALSE)
+                                                        /\ failed' = All("")
+                                                        /\ told' = All(FALSE)
+                                                        /\ mark' = All("")
+                                                        /\ present' = np
+                                                        /\ IF spent
+                                                              THEN /\ phase' = "Failed"
+                                                                   /\ innerPhase' = All("Failed")
+                                                                   /\ failedReason' = "budget"
+                                                                   /\ shouldQuit' = TRUE
+                                                                   /\ toQuit' = None
+                                                              ELSE /\ IF on
+                                                                         THEN /\ phase' = "Troubleshooting"
+                                                                              /\ innerPhase' = All("Troubleshooting")
+                                                                              /\ toQuit' = nq
+                                                                         ELSE /\ phase' = "Restarting"
+                                                                              /\ innerPhase' = nin
+                                                                              /\ toQuit' = nq
+                                                                   /\ UNCHANGED << shouldQuit, 
+                                                                                   failedReason >>
+                                    /\ placed' = [placed EXCEPT ![w] = FALSE /\ On("plain")]
+                                    /\ suspect' = [suspect EXCEPT ![w] = FALSE]
+                                    /\ UNCHANGED << started, suspended, 
+                                                    adopting, runs, heard, 
+                                                    uncounted >>
+                               ELSE /\ LET moves == FALSE /\ ~TRUE /\ phase \in {"Restarting","Troubleshooting"} /\ counted /\ ~moved /\ holder # w /\ Strength.pod > evidence IN
+                                         LET feeds == ~moves /\ ~TRUE /\ toQuit[w] # "preempted" /\ ~suspended IN
+                                           LET dead == feeds /\ uncounted[w] + 1 >= MaxUncounted IN
+                                             LET lp == [present EXCEPT ![w] = FALSE] IN
+                                               LET lq == [(IF phase \in Checks THEN OrderOut(toQuit, errored, failed) ELSE toQuit) EXCEPT ![w] = "no"] IN
+                                                 LET all == (\A v \in Workers : lp[v]) /\ lq = None IN
+                                                   LET lin == [v \in Workers |-> IF lp[v] /\ v # w THEN innerPhase[v] ELSE "Restarting"] IN
+                                                     /\ IF moves
+                                                           THEN /\ retries' = [retries EXCEPT ![holder] = @ - 1, ![w] = @ + 1]
+                                                           ELSE /\ TRUE
+                                                                /\ UNCHANGED retries
+                                                     /\ IF adopting /\ all /\ heard = "next"
+                                                           THEN /\ counted' = FALSE
+                                                                /\ holder' = "none"
+                                                                /\ evidence' = 0
+                                                                /\ moved' = FALSE
+                                                           ELSE /\ IF moves
+                                                                      THEN /\ holder' = w
+                                                                           /\ evidence' = Strength.pod
+                                                                           /\ moved' = TRUE
+                                                                      ELSE /\ TRUE
+                                                                           /\ UNCHANGED << holder, 
+                                                                                           evidence, 
+                                                                                           moved >>
+                                                                /\ UNCHANGED counted
+                                                     /\ IF feeds
+                                                           THEN /\ uncounted' = [uncounted EXCEPT ![w] = uncounted[w] + 1]
+                                                           ELSE /\ TRUE
+                                                                /\ UNCHANGED uncounted
+                                                     /\ IF dead
+                                                           THEN /\ phase' = "Failed"
+                                                                /\ innerPhase' = All("Failed")
+                                                                /\ failedReason' = "boot"
+                                                                /\ shouldQuit' = TRUE
+                                                                /\ toQuit' = None
+                                                                /\ mark' = All("")
+                                                                /\ suspended' = FALSE
+                                                                /\ adopting' = FALSE
+                                                                /\ runs' = "none"
+                                                                /\ heard' = "none"
+                                                                /\ UNCHANGED << started, 
+                                                                                present, 
+                                                                                placed, 
+                                                                                finished, 
+                                                                                errored, 
+                                                                                failed, 
+                                                                                suspect, 
+                                                                                told >>
+                                                           ELSE /\ placed' = [placed EXCEPT ![w] = FALSE /\ On("plain")]
+                                                                /\ suspect' = [suspect EXCEPT ![w] = FALSE]
+                                                                /\ IF phase = "Pending"
+                                                                      THEN /\ IF all /\ ~suspended
+                                                                                 THEN /\ phase' = "BootChecking"
+                                                                                      /\ innerPhase' = All("BootChecking")
+                                                                                      /\ present' = lp
+                                                                                      /\ toQuit' = None
+                                                                                      /\ finished' = All(FALSE)
+                                                                                      /\ errored' = All(FALSE)
+                                                                                      /\ failed' = All("")
+                                                                                      /\ told' = All(FALSE)
+                                                                                      /\ mark' = All("")
+                                                                                 ELSE /\ present' = lp
+                                                                                      /\ toQuit' = lq
+                                                                                      /\ UNCHANGED << phase, 
+                                                                                                      innerPhase, 
+                                                                                                      finished, 
+                                                                                                      errored, 
+                                                                                                      failed, 
+                                                                                                      mark, 
+                                                                                                      told >>
+                                                                           /\ UNCHANGED << started, 
+                                                                                           adopting, 
+                                                                                           runs, 
+                                                                                           heard >>
+                                                                      ELSE /\ IF all
+                                                                                 THEN /\ IF adopting
+                                                                                            THEN /\ started' = (started \/ heard # "none")
+                                                                                                 /\ adopting' = FALSE
+                                                                                                 /\ runs' = "none"
+                                                                                                 /\ heard' = "none"
+                                                                                            ELSE /\ TRUE
+                                                                                                 /\ UNCHANGED << started, 
+                                                                                                                 adopting, 
+                                                                                                                 runs, 
+                                                                                                                 heard >>
+                                                                                      /\ phase' = IF booted THEN "Troubleshooting" ELSE "BootChecking"
+                                                                                      /\ innerPhase' = All((IF booted THEN "Troubleshooting" ELSE "BootChecking"))
+                                                                                      /\ present' = lp
+                                                                                      /\ toQuit' = None
+                                                                                      /\ finished' = All(FALSE)
+                                                                                      /\ errored' = All(FALSE)
+                                                                                      /\ failed' = All("")
+                                                                                      /\ told' = All(FALSE)
+                                                                                      /\ mark' = All("")
+                                                                                 ELSE /\ phase' = "Restarting"
+                                                                                      /\ innerPhase' = lin
+                                                                                      /\ present' = lp
+                                                                                      /\ toQuit' = lq
+                                                                                      /\ finished' = All(FALSE)
+                                                                                      /\ errored' = All(FALSE)
+                                                                                      /\ failed' = All("")
+                                                                                      /\ told' = All(FALSE)
+                                                                                      /\ mark' = All("")
+                                                                                      /\ IF adopting
+                                                                                            THEN /\ runs' = "mixed"
+                                                                                                 /\ heard' = heard
+                                                                                            ELSE /\ TRUE
+                                                                                                 /\ UNCHANGED << runs, 
+                                                                                                                 heard >>
+                                                                                      /\ UNCHANGED << started, 
+                                                                                                      adopting >>
+                                                                /\ UNCHANGED << shouldQuit, 
+                                                                                failedReason, 
+                                                                                suspended >>
+                                    /\ UNCHANGED << recoverCount, failures >>
                    /\ UNCHANGED << mode, booted, massQuit, portRetries, noise, 
                                    ended >>
 
 Notice(self) == /\ On("preempt") /\ noise /\ Managed /\ phase \in Rounds /\ present[self[2]] /\ self[2] \notin Answered /\ toQuit[self[2]] = "no"
                 /\ LET w == self[2] IN
-                     LET nq == [v \in Workers |-> IF v = w THEN "preempted"
-                                                  ELSE IF mark[v] # "" /\ 2 * Cardinality(Marked) <= N THEN "ordered" ELSE toQuit[v]] IN
-                       LET nin == [v \in Workers |-> IF present[v] THEN innerPhase[v] ELSE "Restarting"] IN
-                         /\ phase' = "Restarting"
-                         /\ innerPhase' = nin
-                         /\ toQuit' = nq
-                         /\ finished' = All(FALSE)
-                         /\ errored' = All(FALSE)
-                         /\ failed' = All("")
-                         /\ mark' = All("")
+                     LET rest == Leaving(Marked \ {w}) IN
+                       LET nq == [v \in Workers |-> IF v = w THEN "preempted" ELSE IF rest[v] # "no" THEN rest[v] ELSE toQuit[v]] IN
+                         LET nin == [v \in Workers |-> IF present[v] THEN innerPhase[v] ELSE "Restarting"] IN
+                           /\ phase' = "Restarting"
+                           /\ innerPhase' = nin
+                           /\ toQuit' = nq
+                           /\ finished' = All(FALSE)
+                           /\ errored' = All(FALSE)
+                           /\ failed' = All("")
+                           /\ told' = All(FALSE)
+                           /\ mark' = All("")
                 /\ UNCHANGED << mode, recoverCount, failures, shouldQuit, 
                                 failedReason, started, booted, counted, holder, 
                                 evidence, moved, massQuit, portRetries, 
@@ -1609,7 +1671,7 @@ Running(self) == /\ On("plain") /\ Managed /\ ~placed[self[2]]
                                  portRetries, suspended, adopting, runs, heard, 
                                  innerPhase, present, finished, errored, 
                                  failed, retries, uncounted, toQuit, mark, 
-                                 suspect, noise, ended >>
+                                 suspect, told, noise, ended >>
 
 Suspect(self) == /\ On("suspect") /\ Managed /\ present[self[2]]
                  /\ suspect' = [suspect EXCEPT ![self[2]] = ~suspect[self[2]]]
@@ -1619,7 +1681,7 @@ Suspect(self) == /\ On("suspect") /\ Managed /\ present[self[2]]
                                  portRetries, suspended, adopting, runs, heard, 
                                  innerPhase, present, placed, finished, 
                                  errored, failed, retries, uncounted, toQuit, 
-                                 mark, noise, ended >>
+                                 mark, told, noise, ended >>
 
 PlacingDeadline == /\ Managed /\ Deadline = "placing"
                    /\ IF adopting
@@ -1661,110 +1723,122 @@ PlacingDeadline == /\ Managed /\ Deadline = "placing"
                    /\ UNCHANGED << mode, recoverCount, failures, booted, 
                                    massQuit, portRetries, present, placed, 
                                    finished, errored, failed, retries, 
-                                   uncounted, suspect, noise, ended >>
+                                   uncounted, suspect, told, noise, ended >>
 
 RoundDeadline == /\ Deadline = "round"
                  /\ LET e == [w \in Workers |-> errored[w] \/ ~finished[w]] IN
                       LET waits == \E v \in Workers : ~finished[v] /\ ~e[v] IN
-                        LET common == Common(toQuit, e, failed) IN
-                          LET wants == Wants(toQuit, e, failed) IN
-                            LET out == OrderOut(toQuit, e, failed) IN
-                              IF waits \/ (common /\ massQuit > 0)
-                                 THEN /\ finished' = finished
-                                      /\ errored' = e
-                                      /\ failed' = failed
-                                      /\ IF ~waits
-                                            THEN /\ phase' = "Failed"
-                                                 /\ innerPhase' = All("Failed")
-                                                 /\ failedReason' = "boot"
-                                                 /\ shouldQuit' = TRUE
-                                                 /\ toQuit' = None
-                                                 /\ mark' = All("")
-                                                 /\ suspended' = FALSE
-                                                 /\ adopting' = FALSE
-                                                 /\ runs' = "none"
-                                                 /\ heard' = "none"
-                                            ELSE /\ TRUE
-                                                 /\ UNCHANGED << phase, 
-                                                                 shouldQuit, 
-                                                                 failedReason, 
-                                                                 suspended, 
-                                                                 adopting, 
-                                                                 runs, heard, 
-                                                                 innerPhase, 
-                                                                 toQuit, mark >>
-                                      /\ UNCHANGED << started, booted, counted, 
-                                                      holder, evidence, moved, 
-                                                      massQuit, present, 
-                                                      retries, uncounted >>
-                                 ELSE /\ IF common
-                                            THEN /\ massQuit' = 1
-                                                 /\ finished' = All(FALSE)
-                                                 /\ errored' = All(FALSE)
-                                                 /\ failed' = All("")
-                                                 /\ mark' = All("")
-                                                 /\ innerPhase' = All(phase)
-                                                 /\ UNCHANGED << phase, 
-                                                                 started, 
-                                                                 booted, 
-                                                                 counted, 
-                                                                 holder, 
-                                                                 evidence, 
-                                                                 moved, 
-                                                                 adopting, 
-                                                                 runs, heard, 
-                                                                 present, 
-                                                                 retries, 
-                                                                 uncounted, 
-                                                                 toQuit >>
-                                            ELSE /\ IF wants # {}
-                                                       THEN /\ phase' = "Restarting"
-                                                            /\ finished' = All(FALSE)
-                                                            /\ errored' = All(FALSE)
-                                                            /\ failed' = All("")
-                                                            /\ mark' = All("")
-                                                            /\ toQuit' = out
-                                                            /\ UNCHANGED << started, 
-                                                                            booted, 
-                                                                            counted, 
-                                                                            holder, 
-                                                                            evidence, 
-                                                                            moved, 
-                                                                            massQuit, 
-                                                                            adopting, 
-                                                                            runs, 
-                                                                            heard, 
-                                                                            innerPhase, 
-                                                                            present, 
-                                                                            retries, 
-                                                                            uncounted >>
-                                                       ELSE /\ phase' = "RunCommand"
-                                                            /\ innerPhase' = All("RunCommand")
-                                                            /\ present' = present
-                                                            /\ toQuit' = None
-                                                            /\ finished' = All(FALSE)
-                                                            /\ errored' = All(FALSE)
-                                                            /\ failed' = All("")
-                                                            /\ mark' = All("")
-                                                            /\ retries' = All(recoverCount)
-                                                            /\ uncounted' = All(0)
-                                                            /\ started' = TRUE
-                                                            /\ booted' = TRUE
-                                                            /\ massQuit' = 0
-                                                            /\ counted' = FALSE
-                                                            /\ holder' = "none"
-                                                            /\ evidence' = 0
-                                                            /\ moved' = FALSE
-                                                            /\ adopting' = FALSE
-                                                            /\ runs' = "none"
-                                                            /\ heard' = "none"
-                                      /\ UNCHANGED << shouldQuit, failedReason, 
-                                                      suspended >>
+                        LET tellers == {v \in Workers : told[v]} IN
+                          LET others == Wants(toQuit, e, failed) IN
+                            \E verdict \in IF waits \/ tellers = {} \/ others # {} THEN {NoVerdict} ELSE Verdicts(tellers):
+                              LET y == IF waits THEN failed ELSE Weighed(verdict, failed, tellers, others, massQuit > 0) IN
+                                LET common == Common(toQuit, e, y) IN
+                                  LET out == OrderOut(toQuit, e, y) IN
+                                    IF waits \/ (common /\ massQuit > 0)
+                                       THEN /\ finished' = finished
+                                            /\ errored' = e
+                                            /\ failed' = y
+                                            /\ told' = told
+                                            /\ IF ~waits
+                                                  THEN /\ phase' = "Failed"
+                                                       /\ innerPhase' = All("Failed")
+                                                       /\ failedReason' = "boot"
+                                                       /\ shouldQuit' = TRUE
+                                                       /\ toQuit' = None
+                                                       /\ mark' = All("")
+                                                       /\ suspended' = FALSE
+                                                       /\ adopting' = FALSE
+                                                       /\ runs' = "none"
+                                                       /\ heard' = "none"
+                                                  ELSE /\ TRUE
+                                                       /\ UNCHANGED << phase, 
+                                                                       shouldQuit, 
+                                                                       failedReason, 
+                                                                       suspended, 
+                                                                       adopting, 
+                                                                       runs, 
+                                                                       heard, 
+                                                                       innerPhase, 
+                                                                       toQuit, 
+                                                                       mark >>
+                                            /\ UNCHANGED << started, booted, 
+                                                            counted, holder, 
+                                                            evidence, moved, 
+                                                            massQuit, present, 
+                                                            retries, uncounted >>
+                                       ELSE /\ IF common
+                                                  THEN /\ massQuit' = 1
+                                                       /\ finished' = All(FALSE)
+                                                       /\ errored' = All(FALSE)
+                                                       /\ failed' = All("")
+                                                       /\ told' = All(FALSE)
+                                                       /\ mark' = All("")
+                                                       /\ innerPhase' = All(phase)
+                                                       /\ UNCHANGED << phase, 
+                                                                       started, 
+                                                                       booted, 
+                                                                       counted, 
+                                                                       holder, 
+                                                                       evidence, 
+                                                                       moved, 
+                                                                       adopting, 
+                                                                       runs, 
+                                                                       heard, 
+                                                                       present, 
+                                                                       retries, 
+                                                                       uncounted, 
+                                                                       toQuit >>
+                                                  ELSE /\ IF out # None
+                                                             THEN /\ phase' = "Restarting"
+                                                                  /\ finished' = All(FALSE)
+                                                                  /\ errored' = All(FALSE)
+                                                                  /\ failed' = All("")
+                                                                  /\ told' = All(FALSE)
+                                                                  /\ mark' = All("")
+                                                                  /\ toQuit' = out
+                                                                  /\ UNCHANGED << started, 
+                                                                                  booted, 
+                                                                                  counted, 
+                                                                                  holder, 
+                                                                                  evidence, 
+                                                                                  moved, 
+                                                                                  massQuit, 
+                                                                                  adopting, 
+                                                                                  runs, 
+                                                                                  heard, 
+                                                                                  innerPhase, 
+                                                                                  present, 
+                                                                                  retries, 
+                                                                                  uncounted >>
+                                                             ELSE /\ phase' = "RunCommand"
+                                                                  /\ innerPhase' = All("RunCommand")
+                                                                  /\ present' = present
+                                                                  /\ toQuit' = None
+                                                                  /\ finished' = All(FALSE)
+                                                                  /\ errored' = All(FALSE)
+                                                                  /\ failed' = All("")
+                                                                  /\ told' = All(FALSE)
+                                                                  /\ mark' = [v \in Workers |-> IF v \in (verdict.slow) THEN "slow" ELSE ""]
+                                                                  /\ retries' = All(recoverCount)
+                                                                  /\ uncounted' = All(0)
+                                                                  /\ started' = TRUE
+                                                                  /\ booted' = TRUE
+                                                                  /\ massQuit' = 0
+                                                                  /\ counted' = FALSE
+                                                                  /\ holder' = "none"
+                                                                  /\ evidence' = 0
+                                                                  /\ moved' = FALSE
+                                                                  /\ adopting' = FALSE
+                                                                  /\ runs' = "none"
+                                                                  /\ heard' = "none"
+                                            /\ UNCHANGED << shouldQuit, 
+                                                            failedReason, 
+                                                            suspended >>
                  /\ UNCHANGED << mode, recoverCount, failures, portRetries, 
                                  placed, suspect, noise, ended >>
 
 HangDeadline == /\ Managed /\ Deadline = "hang"
-                /\ LET nq == [v \in Workers |-> IF mark[v] # "" /\ 2 * Cardinality(Marked) <= N THEN "ordered" ELSE "no"] IN
+                /\ LET nq == Leaving(Marked) IN
                      /\ ended' = ended + 1
                      /\ LET spent == TRUE /\ ~counted /\ failures >= MaxRetry IN
                           LET on == (\A v \in Workers : present[v]) /\ (TRUE \/ nq = None) IN
@@ -1790,6 +1864,7 @@ HangDeadline == /\ Managed /\ Deadline = "hang"
                               /\ finished' = All(FALSE)
                               /\ errored' = All(FALSE)
                               /\ failed' = All("")
+                              /\ told' = All(FALSE)
                               /\ mark' = All("")
                               /\ present' = present
                               /\ IF spent
@@ -1819,6 +1894,7 @@ Plain(self) == /\ On("plain") /\ MayGoPlain /\ ~present[self[2]]
                     /\ finished' = All(FALSE)
                     /\ errored' = All(FALSE)
                     /\ failed' = All("")
+                    /\ told' = All(FALSE)
                     /\ mark' = All("")
                     /\ toQuit' = None
                     /\ adopting' = FALSE
@@ -1857,6 +1933,7 @@ PlainOver(self) == /\ On("plain") /\ MayGoPlain /\ ~present[self[2]]
                               /\ errored' = All(FALSE)
                               /\ failed' = All("")
                               /\ mark' = All("")
+                              /\ told' = All(FALSE)
                               /\ started' = TRUE
                               /\ massQuit' = 0
                               /\ retries' = [retries EXCEPT ![w] = retries[w] + 1]
@@ -1888,6 +1965,7 @@ PendingDeadline == /\ Managed /\ Deadline = "pending" /\ (\E v \in Workers : ~pr
                         /\ finished' = All(FALSE)
                         /\ errored' = All(FALSE)
                         /\ failed' = All("")
+                        /\ told' = All(FALSE)
                         /\ mark' = All("")
                         /\ toQuit' = None
                         /\ adopting' = FALSE
@@ -1934,7 +2012,7 @@ PlainExit(self) == /\ Live /\ mode = "plain" /\ ~finished[self[2]]
                                    booted, counted, holder, evidence, moved, 
                                    massQuit, portRetries, present, placed, 
                                    errored, failed, retries, uncounted, 
-                                   suspect, noise, ended >>
+                                   suspect, told, noise, ended >>
 
 Stop == /\ On("stop") /\ Live
         /\ phase' = "Failed"
@@ -1950,7 +2028,7 @@ Stop == /\ On("stop") /\ Live
         /\ UNCHANGED << mode, recoverCount, failures, started, booted, counted, 
                         holder, evidence, moved, massQuit, portRetries, 
                         present, placed, finished, errored, failed, retries, 
-                        uncounted, suspect, noise, ended >>
+                        uncounted, suspect, told, noise, ended >>
 
 Suspend == /\ On("suspend") /\ noise /\ Managed /\ ~suspended
            /\ suspended' = TRUE
@@ -1963,10 +2041,11 @@ Suspend == /\ On("suspend") /\ noise /\ Managed /\ ~suspended
                       /\ finished' = All(FALSE)
                       /\ errored' = All(FALSE)
                       /\ failed' = All("")
+                      /\ told' = All(FALSE)
                       /\ mark' = All("")
                  ELSE /\ TRUE
                       /\ UNCHANGED << phase, innerPhase, finished, errored, 
-                                      failed, mark >>
+                                      failed, mark, told >>
            /\ UNCHANGED << mode, recoverCount, failures, shouldQuit, 
                            failedReason, started, booted, counted, holder, 
                            evidence, moved, massQuit, portRetries, present, 
@@ -1983,10 +2062,11 @@ Resume == /\ suspended
                      /\ finished' = All(FALSE)
                      /\ errored' = All(FALSE)
                      /\ failed' = All("")
+                     /\ told' = All(FALSE)
                      /\ mark' = All("")
                 ELSE /\ TRUE
                      /\ UNCHANGED << phase, innerPhase, present, finished, 
-                                     errored, failed, toQuit, mark >>
+                                     errored, failed, toQuit, mark, told >>
           /\ UNCHANGED << mode, recoverCount, failures, shouldQuit, 
                           failedReason, started, booted, counted, holder, 
                           evidence, moved, massQuit, portRetries, adopting, 
@@ -1995,7 +2075,7 @@ Resume == /\ suspended
 
 Restart == /\ On("restart") /\ noise /\ Managed /\ phase = "RunCommand"
            /\ LET w == First(Workers) IN
-                LET nq == [v \in Workers |-> IF mark[v] # "" /\ 2 * Cardinality(Marked) <= N THEN "ordered" ELSE "no"] IN
+                LET nq == Leaving(Marked) IN
                   LET spent == FALSE /\ ~counted /\ failures >= MaxRetry IN
                     LET on == (\A v \in Workers : present[v]) /\ (TRUE \/ nq = None) IN
                       LET nin == [v \in Workers |-> IF present[v] /\ (v # w \/ TRUE) THEN innerPhase[v] ELSE "Restarting"] IN
@@ -2018,6 +2098,7 @@ Restart == /\ On("restart") /\ noise /\ Managed /\ phase = "RunCommand"
                         /\ finished' = All(FALSE)
                         /\ errored' = All(FALSE)
                         /\ failed' = All("")
+                        /\ told' = All(FALSE)
                         /\ mark' = All("")
                         /\ present' = present
                         /\ IF spent
@@ -2047,7 +2128,8 @@ Healthy == /\ On("healthy") /\ noise /\ Managed /\ phase = "RunCommand" /\ failu
                            booted, counted, holder, evidence, moved, massQuit, 
                            portRetries, suspended, adopting, runs, heard, 
                            innerPhase, present, placed, finished, errored, 
-                           failed, uncounted, toQuit, mark, suspect, noise >>
+                           failed, uncounted, toQuit, mark, suspect, told, 
+                           noise >>
 
 Era == /\ On("era") /\ noise /\ Managed /\ ~suspended
        /\ phase' = "Restarting"
@@ -2058,6 +2140,7 @@ Era == /\ On("era") /\ noise /\ Managed /\ ~suspended
        /\ finished' = All(FALSE)
        /\ errored' = All(FALSE)
        /\ failed' = All("")
+       /\ told' = All(FALSE)
        /\ mark' = All("")
        /\ adopting' = TRUE
        /\ runs' = "none"
@@ -2074,7 +2157,7 @@ Quiet == /\ On("quiet") /\ noise
                          evidence, moved, massQuit, portRetries, suspended, 
                          adopting, runs, heard, innerPhase, present, placed, 
                          finished, errored, failed, retries, uncounted, toQuit, 
-                         mark, suspect, ended >>
+                         mark, suspect, told, ended >>
 
 Next == B1_Create \/ Checkpoint \/ PlacingDeadline \/ RoundDeadline
            \/ HangDeadline \/ PendingDeadline \/ Stop \/ Suspend \/ Resume
@@ -2180,6 +2263,8 @@ FailedChecksLeave == [][(phase \in Checks /\ phase' = "Restarting" /\ present' =
                           => (\E w \in Workers : toQuit'[w] # "no")]_vars
 \* silence alone stops nothing
 SuspectOnlyMarks  == [][(\E w \in Workers : suspect'[w] /\ ~suspect[w]) => phase' = phase /\ retries' = retries /\ present' = present]_vars
+\* where nothing is done to nodes, nobody is ordered to leave for a mark, or for a failed check of its node
+AdviceOnly        == [][On("advise") => \A w \in Workers : (toQuit'[w] = "ordered" /\ toQuit[w] # "ordered") => (phase # "RunCommand" /\ failed[w] # "node")]_vars
 \* ==== LIVENESS ========================================================================
 \* a job ends whatever pods and platform do; only who suspends it may keep it waiting
 Ends              == <>(phase \in Terminal) \/ <>[]suspended

@@ -6,12 +6,15 @@ code, every event that the model knows, under the name of its process. Reads `ae
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace as replaced
+from itertools import combinations, permutations
 from typing import Any
 
 import msgspec
 from aegis_master import events, trace
 from aegis_master.draft import counts_of, tally_of
+from aegis_master.pairs import PREFIX
 from aegis_master.rounds import FINDINGS, Finding
 from aegis_proto.messages import CheckResult
 from aegis_proto.phases import FailedReason, LostReason, Mode, OrderPhase, Phase
@@ -59,7 +62,9 @@ def heard(state: JobState) -> str:
 
 
 def failed(pod: Pod) -> str:
-    return pod.failed if FINDINGS.get(pod.failed) is Finding.NOTED else "bad" if pod.failed else ""
+    """A check that makes the pod leave by what it makes leave, node or container; one that is only noted by its name."""
+    finding = FINDINGS.get(pod.failed, Finding.CONTAINER)
+    return pod.failed if not pod.failed or finding is Finding.NOTED else "node" if finding is Finding.HARDWARE else "container"
 
 
 def to_quit(pod: Pod) -> str:
@@ -115,6 +120,7 @@ POD: dict[str, Any] = {
     "toQuit": to_quit,
     "mark": lambda p: p.mark,
     "suspect": lambda p: p.suspect,
+    "told": lambda p: p.pairs != (),
 }
 """Variable of the model -> value from the pod of each worker."""
 
@@ -131,11 +137,11 @@ def state_of(told: dict[str, Any]) -> JobState:
     heads = {name: told[name] for name in trace.HEAD} | {"job": "traced", "name": "traced", "namespace": "", "uid": "u"}
     head = msgspec.convert(heads, Head)
     shapes = [dict(zip(trace.POD, fields, strict=True)) for fields in zip(*(told[name] for name in trace.POD), strict=True)]
-    pods = tuple(Pod(**(shape | {"innerPhase": Phase(shape["innerPhase"])})) for shape in shapes)
+    pods = tuple(Pod(**(shape | {"innerPhase": Phase(shape["innerPhase"]), "pairs": tuple(map(tuple, shape["pairs"]))})) for shape in shapes)
     order = Order(OrderPhase(told["order"]), head.seqNum, head.incarnation)
     stands = Deadline(told["deadline"], 0.0, head.seqNum, head.incarnation, 0) if told["deadline"] != "none" else None
     head = replace(head, order=order, deadline=stands, tally=tally_of((pods,)), counts=counts_of((pods,)))
-    return JobState(head, (pods,), spec_of(head.workerNum, head.maxRetry, told["maxUncounted"]))
+    return JobState(head, (pods,), spec_of(head.workerNum, head.maxRetry, told["maxUncounted"], told["actions"]))
 
 
 def order_of(state: JobState) -> str:
@@ -167,8 +173,9 @@ def deadline_of(state: JobState) -> str:
     return "hang" if head.phase is Phase.RUN_COMMAND and any(pod.mark == "hang" for pod in pods) else "none"
 
 
-def spec_of(workers: int, max_retry: int, max_uncounted: int) -> JobSpec:
-    return JobSpec(name="model", command=("true",), workers=workers, maxRetry=max_retry, maxUncounted=max_uncounted, retryResetAfter=1e-9)
+def spec_of(workers: int, max_retry: int, max_uncounted: int, actions: str) -> JobSpec:
+    counts = {"workers": workers, "maxRetry": max_retry, "maxUncounted": max_uncounted}
+    return JobSpec(name="model", command=("true",), **counts, retryResetAfter=1e-9, actions=actions)
 
 
 PROCESSES: dict[str, tuple[str, ...]] = {
@@ -177,7 +184,7 @@ PROCESSES: dict[str, tuple[str, ...]] = {
     "PodGone": ("Lost", "Preempted"),
     "PodRunning": ("Running",),
     "Acked": (),
-    "Stopped": (),
+    "Stopped": ("Suspect",),
     "Finished": ("Finish", "FinishHung", "Checked"),
     "Errored": ("Failing", "PortTaken", "NotStarted", "LateError", "LateNotice", "Undiagnosed", "Notice"),
     "Marked": ("Mark",),
@@ -198,7 +205,10 @@ PROCESSES: dict[str, tuple[str, ...]] = {
     "EraChanged": ("Era",),
     "Healthy": ("Healthy",),
 }
-"""Event of the code -> processes of the model that it may be. An event may always change nothing; one with no process always does."""
+"""Event of the code -> processes of the model that it may be. An event may always change nothing; one with no process always does.
+A new maxRetry is a constant of the model: the job goes on in the graph of the new constant, which a test holds."""
+PLAIN_END = (events.PodLost, events.PlainExit)
+"""What the end of a worker is heard as."""
 
 
 def _boot(pod: Pod) -> str:
@@ -208,6 +218,11 @@ def _boot(pod: Pod) -> str:
 
 def events_of(state: JobState, features: frozenset[str]) -> Iterator[tuple[str, events.Event]]:
     """Every event of the model that is worth trying here, enabled or not: what the code drops must be no edge of the model either."""
+    for name, event in _tried(state, features):
+        yield "PlainExit" if state.head.mode is Mode.PLAIN and isinstance(event, PLAIN_END) else name, event
+
+
+def _tried(state: JobState, features: frozenset[str]) -> Iterator[tuple[str, events.Event]]:
     head, pods = state.head, state.pods()
     early = (0, *((1,) if "move" in features else ()))
     for i, pod in enumerate(pods):
@@ -221,6 +236,8 @@ def events_of(state: JobState, features: frozenset[str]) -> Iterator[tuple[str, 
                 yield "Checked", events.Finished(*answer, results=(CheckResult("gpu", False),))
                 yield "Checked", events.Finished(*answer, results=(CheckResult("performance", False),))
                 yield "Undiagnosed", events.Errored(*answer, reason=LostReason.GPU_LOST)
+            if "levels" in features:
+                yield "Checked", events.Finished(*answer, results=(CheckResult("runtime", False),))
             if "checks" in features:
                 for check in (name for name, finding in FINDINGS.items() if finding is Finding.NOTED):
                     yield "Checked", events.Finished(*answer, results=(CheckResult(check, False),))
@@ -253,13 +270,8 @@ def events_of(state: JobState, features: frozenset[str]) -> Iterator[tuple[str, 
         elif not pod.present:
             yield "Ready", events.PodReady(i, pod.attempt, boot)
             yield "Ready", events.PodReady(i, pod.attempt + 1, boot)
-        if head.mode is Mode.PLAIN:
-            yield "PlainExit", events.PlainExit(i, pod.attempt, 0)
-            yield "PlainExit", events.PlainExit(i, pod.attempt, 3)
-            yield "PlainExit", events.PodLost(i, pod.attempt, exit_code=3)
-            continue
         for at in early:
-            yield "Lost", events.PodLost(i, pod.attempt, LostReason.KILLED, at=at, exit_code=9)
+            yield "Lost", events.PodLost(i, pod.attempt, LostReason.KILLED, at=at, exit_code=9, node="n", gone=True, blame="notStarted")
         yield "Lost", events.PodGone(i, pod.attempt)
         if pod.present:
             for at in early:
@@ -280,6 +292,7 @@ def events_of(state: JobState, features: frozenset[str]) -> Iterator[tuple[str, 
             yield "PlainOver", events.PlainExit(i, pod.attempt, 3)
         if "suspect" in features:
             yield "Suspect", events.SuspectChanged(i, pod.attempt, not pod.suspect)
+            yield "Suspect", events.Stopped(i, pod.attempt, pod.boot, head.incarnation, clean=False)
     yield "Checkpoint", events.Checkpointed(head.incarnation, 1)
     if head.deadline is not None:
         name = {"placing": "PlacingDeadline", "round": "RoundDeadline", "hang": "HangDeadline", "pending": "PendingDeadline"}[head.deadline.kind]
@@ -293,5 +306,35 @@ def events_of(state: JobState, features: frozenset[str]) -> Iterator[tuple[str, 
         ("era", "Era", events.EraChanged("b" if head.era == "a" else "a")),
     ]
     for feature, name, event in asked:
-        if feature in features and not (name == "Era" and head.mode is Mode.PLAIN):
+        if feature in features:
             yield name, event
+
+
+def variants(state: JobState, event: events.Event, features: frozenset[str]) -> Iterator[tuple[JobState, events.Event]]:
+    """The event, and what looks the same to the model: the last answer of a round, with all that tests may have said to those who told of some."""
+    yield state, event
+    head, pods = state.head, state.pods()
+    if "pairs" not in features or not isinstance(event, events.Finished) or head.phase not in (Phase.BOOT_CHECKING, Phase.TROUBLESHOOTING):
+        return
+    told = {i for i, pod in enumerate(pods) if pod.pairs}
+    last = head.tally.answered == head.workerNum - 1
+    for tellers in ({*told, event.index}, told):
+        for words in tellings(sorted(tellers), head.workerNum) if tellers else ():
+            same = tuple(replace(pod, pairs=words[i]) if i in told else pod for i, pod in enumerate(pods))
+            own = {f"{PREFIX}{other}": share for other, share in words[event.index]} if event.index in tellers else {}
+            yield replace(state, shards=(same,)), replaced(event, results=(*event.results, CheckResult("allreduce", True, values=own)))
+            if not last:
+                break
+
+
+def tellings(tellers: Sequence[int], workers: int) -> Iterator[dict[int, tuple[tuple[int, float], ...]]]:
+    """What these may tell of tests of two, one for each verdict that such tests can come to: some are bad (share 0) or slow (0.5); and, one being bad
+    for certain, one of two others is."""
+    for share in (0.0, 0.5):
+        for n in range(workers + 1):
+            for some in combinations(range(workers), n):
+                yield {i: ((i, share),) if i in some else ((i, 1.0), *((other, share) for other in some)) for i in tellers}
+    for bad, teller in permutations(tellers, 2):
+        for other in range(workers):
+            if other not in (bad, teller):
+                yield {i: ((i, 0.0),) if i == bad else ((other if i == teller else teller, 0.0),) for i in tellers}

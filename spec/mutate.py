@@ -33,6 +33,8 @@ class Mutant:
     expect: str
     replacements: tuple[tuple[str, str, int], ...]
     constants: dict[str, str]
+    module: str
+    """The module that is checked, when the fault is in one that it extends."""
 
 
 def load(path: Path = TABLE) -> list[Mutant]:
@@ -47,6 +49,7 @@ def load(path: Path = TABLE) -> list[Mutant]:
             row["expect"],
             tuple((r["old"], r["new"], r.get("times", 1)) for r in row.get("replace", ())),
             row.get("constants", {}),
+            row.get("module", "") or Path(row["file"]).stem,
         )
         for name, row in table.items()
     ]
@@ -90,14 +93,14 @@ def verdict(mutant: Mutant, texts: dict[str, str]) -> tuple[bool, str, float, in
             changed = tla.read_config(path, texts)
         said = tla.incomplete([changed if c.name == changed.name else c for c in known], texts)
         return bool(said), said[0] if said else "nothing", time.monotonic() - start, 0
-    module = Path(mutant.file).stem
-    text = seeded(mutant, texts[module])
+    module, faulty = mutant.module, Path(mutant.file).stem
+    text = seeded(mutant, texts[faulty])
     if mutant.expect == "translation":
-        said = run.stale_translations({module: text})
+        said = run.stale_translations({faulty: text})
         return bool(said), "translation not current" if said else "nothing", time.monotonic() - start, 0
     if tla.is_pluscal(text):
-        text = tla.translate(text, module)
-    named = tla.properties_of(text)
+        text = tla.translate(text, faulty)
+    named = tla.properties_of((texts | {faulty: text})[module])
     if not any(mutant.expect in names for names in named.values()):
         raise tla.SpecError(f"mutant {mutant.name}: {module} has no property {mutant.expect}")
     config_text = narrowed(
@@ -108,10 +111,17 @@ def verdict(mutant: Mutant, texts: dict[str, str]) -> tuple[bool, str, float, in
         if not tla.check(module, config_text, texts, timeout=120.0, small=True).passed:
             raise tla.SpecError(f"mutant {mutant.name}: {mutant.expect} fails without the fault too")
         _HEALTHY.add(config_text)
-    result = tla.check(module, config_text, texts | {module: text}, timeout=120.0, small=True)
+    result = tla.check(module, config_text, texts | {faulty: text}, timeout=120.0, small=True)
     if result.error:
         raise tla.SpecError(f"mutant {mutant.name}: does not run: {result.error}")
     return result.violated == mutant.expect, result.violated or "survives", time.monotonic() - start, result.distinct
+
+
+def unaimed(mutants: list[Mutant], found: list[tla.Config]) -> list[str]:
+    """Complaints: each invariant and property that a configuration checks is what some seeded fault is caught by, in that module."""
+    aimed = {(mutant.module, mutant.expect) for mutant in mutants}
+    checked = {(config.module, name) for config in found if not config.name.endswith("Reached") for name in (*config.invariants, *config.properties)}
+    return [f"no mutant of {module} is aimed at {name}" for module, name in sorted(checked - aimed)]
 
 
 def main() -> int:
@@ -120,8 +130,11 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=tla.PROCESSES, help="mutants to check side by side")
     options = parser.parse_args()
     texts = tla.modules()
-    bad = []
+    bad = unaimed(load(), tla.configs())
+    for complaint in bad:
+        print(f"FAILED {complaint}", file=sys.stderr)
     began = time.monotonic()
+    missed: list[str] = []
     chosen = [mutant for mutant in load() if not options.only or mutant.name in options.only]
 
     def judged(mutant: Mutant) -> tuple[bool, str, float, int]:
@@ -136,11 +149,11 @@ def main() -> int:
         shown = mutant.expect if caught else f"SURVIVES ({said})"
         print(f"{mutant.name:<26}{mutant.file:<18}{shown:<26}{distinct:>8,}{seconds:>9.1f}  {mutant.what}", flush=True)
         if not caught:
-            bad.append(mutant.name)
-    print(f"{len(chosen) - len(bad)} of {len(chosen)} caught, {time.monotonic() - began:.0f} s")
-    if bad:
-        print(f"NOT CAUGHT: {' '.join(bad)}")
-    return 1 if bad else 0
+            missed.append(mutant.name)
+    print(f"{len(chosen) - len(missed)} of {len(chosen)} caught, {time.monotonic() - began:.0f} s")
+    if missed:
+        print(f"NOT CAUGHT: {' '.join(missed)}")
+    return 1 if missed or bad else 0
 
 
 if __name__ == "__main__":

@@ -24,10 +24,15 @@ import tla
 from aegis_master import machine, reports, trace
 from aegis_proto.state import JobState
 
-FEATURES = ("mark", "check", "checks", "stop", "move", "preempt", "suspend", "restart", "healthy", "plain", "port", "command", "era", "suspect")
-"""Everything that the model knows but a rest of the environment: a real run promises none."""
+FEATURES = (
+    *("mark", "check", "checks", "levels", "pairs", "stop", "move", "preempt", "suspend", "restart", "healthy", "plain", "port", "command", "era"),
+    "suspect",
+)
+"""Everything that the model knows but a rest of the environment, which a real run does not promise, and `advise`, which a job says."""
 Told = dict[str, Any]
 """A state as a trace tells it."""
+Constants = tuple[int, int, int, str]
+"""Workers, MaxRetry, MaxUncounted, actions.mode."""
 
 
 @dataclass(frozen=True)
@@ -123,9 +128,8 @@ class Reader:
         self.chains.append(self._open[who])
 
 
-def constants(told: Told) -> tuple[int, int, int]:
-    """(workers, MaxRetry, MaxUncounted)."""
-    return told["workerNum"], told["maxRetry"], max(1, told["maxUncounted"])
+def constants(told: Told) -> Constants:
+    return told["workerNum"], told["maxRetry"], max(1, told["maxUncounted"]), told["actions"]
 
 
 def seen(told: Told) -> tuple[mapping.State, str, str]:
@@ -212,9 +216,9 @@ class Data:
             ]
         )
 
-    def config(self, max_retry: int, max_uncounted: int, texts: dict[str, str]) -> str:
+    def config(self, max_retry: int, max_uncounted: int, actions: str, texts: dict[str, str]) -> str:
         own, model = tla.properties_of(texts["AegisTrace"]), tla.properties_of(texts["AegisPhase"])
-        chosen = ", ".join(f'"{name}"' for name in FEATURES)
+        chosen = ", ".join(f'"{name}"' for name in (*FEATURES, *(("advise",) if actions != "act" else ())))
         return (
             f"SPECIFICATION TraceSpec\nCONSTANTS\n  Workers = {{{', '.join(map(_literal, _workers(self.workers)))}}}\n  MaxRetry = {max_retry}\n"
             f"  MaxUncounted = {max_uncounted}\n  MaxPort = {reports.PORT_RETRIES}\n  Features = {{{chosen}}}\n"
@@ -222,16 +226,16 @@ class Data:
         )
 
 
-def validate(chains: list[Chain], workers: int = 1) -> Iterator[tuple[tuple[int, int, int], int, int, tla.Result, Complaint | None]]:
+def validate(chains: list[Chain], workers: int = 1) -> Iterator[tuple[Constants, int, int, tla.Result, Complaint | None]]:
     """TLC over all chains, those with the same constants in one run: (constants, chains, steps, result, first bad step)."""
     texts = tla.modules()
-    groups: dict[tuple[int, int, int], list[Chain]] = defaultdict(list)
+    groups: dict[Constants, list[Chain]] = defaultdict(list)
     for chain in chains:
         groups[constants(chain.start)].append(chain)
     for sizes, members in sorted(groups.items()):
         data = Data(sizes[0])
         steps = sum(data.add(chain) for chain in members)
-        config = data.config(sizes[1], sizes[2], texts)
+        config = data.config(*sizes[1:], texts)
         result = tla.check("AegisTrace", config, texts | {"AegisTraceData": data.module()}, workers=workers, small=steps < 20_000)
         if result.error:
             raise tla.SpecError(f"AegisTrace: {result.error}")
@@ -277,9 +281,9 @@ def _next(state: JobState, names: tuple[str, ...]) -> Iterator[tuple[mapping.Sta
     features = frozenset(FEATURES)
     for name, event in mapping.events_of(state, features):
         if name in names:
-            for now in mapping.times(state, event, features):
-                after = machine.step(state, event, now)[0]
-                yield seen(trace.variables(after))
+            for same, heard in mapping.variants(state, event, features):
+                for now in mapping.times(same, heard, features):
+                    yield seen(trace.variables(machine.step(same, heard, now)[0]))
 
 
 def main() -> int:
@@ -299,10 +303,13 @@ def main() -> int:
     if options.java_less:
         complaints += replay(chains)
     else:
-        print(f"{'workers':>7}{'MaxRetry':>9}{'MaxUncounted':>13}{'chains':>8}{'steps seen':>11}{'states':>8}{'seconds':>9}  result")
-        for (workers, retry, uncounted), members, seen_steps, result, bad in validate(chains):
+        print(f"{'workers':>7}{'MaxRetry':>9}{'MaxUncounted':>13}{'actions':>9}{'chains':>8}{'steps seen':>11}{'states':>8}{'seconds':>9}  result")
+        for (workers, retry, uncounted, actions), members, seen_steps, result, bad in validate(chains):
             said = "steps of the model" if bad is None else "NOT of the model"
-            print(f"{workers:>7}{retry:>9}{uncounted:>13}{members:>8}{seen_steps:>11}{result.distinct:>8}{result.seconds:>9.1f}  {said}", flush=True)
+            print(
+                f"{workers:>7}{retry:>9}{uncounted:>13}{actions:>9}{members:>8}{seen_steps:>11}{result.distinct:>8}{result.seconds:>9.1f}  {said}",
+                flush=True,
+            )
             complaints += [bad] if bad is not None else []
     for complaint in complaints[:20]:
         print(f"FAILED {complaint}", file=sys.stderr)

@@ -127,9 +127,10 @@ def errored(draft: Draft, event: Errored) -> None:
 
 
 def _notice(draft: Draft, pod: Pod, event: Errored) -> None:
-    """The pod leaves, the others wait for its successor; their commands have as long to save what they did as its own."""
+    """The pod leaves, the others wait for its successor; their commands have as long to save what they did as its own. It leaves for this reason
+    alone: its mark is void, and who else is marked is weighed without it."""
     running = draft.head.phase is Phase.RUN_COMMAND
-    draft.change(event.index, toQuit=True, reason=event.reason.value)
+    draft.change(event.index, toQuit=True, reason=event.reason.value, mark="")
     rounds.leave_marked(draft, paid=False)
     rounds.go(draft, Phase.RESTARTING, Trigger.PREEMPTED, index=event.index, cause=event.reason.value, node=pod.node, message=event.message)
     if running and draft.head.order.phase is OrderPhase.STOP:

@@ -177,7 +177,7 @@ def _enter(draft: Draft, target: Phase, trigger: Trigger, rule: Counting, *, mee
             if trigger is Trigger.ERA:
                 order = OrderPhase.WAIT
         case Phase.PENDING:
-            draft.each(lambda pod: replace(pod, innerPhase=target, finished=False, errored=False, failed="", mark=""))
+            draft.each(lambda pod: replace(pod, innerPhase=target, finished=False, errored=False, failed="", mark="", pairs=()))
             order = OrderPhase.STOP
         case _:
             draft.each(lambda pod: replace(pod, innerPhase=target, toQuit=False, mark=""))
@@ -195,8 +195,8 @@ def _enter(draft: Draft, target: Phase, trigger: Trigger, rule: Counting, *, mee
 def _waiting(pod: Pod) -> Pod:
     """A pod in Restarting: survivors keep their innerPhase, an empty place is Restarting."""
     inner = pod.innerPhase if pod.boot else Phase.RESTARTING
-    if pod.finished or pod.errored or pod.failed or pod.mark or inner is not pod.innerPhase:
-        return replace(pod, innerPhase=inner, finished=False, errored=False, failed="", mark="")
+    if pod.finished or pod.errored or pod.failed or pod.mark or pod.pairs or inner is not pod.innerPhase:
+        return replace(pod, innerPhase=inner, finished=False, errored=False, failed="", mark="", pairs=())
     return pod
 
 

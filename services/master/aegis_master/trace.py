@@ -28,7 +28,7 @@ HEAD = (
 """Fields of the head that are written, under their names."""
 POD = (
     *("attempt", "boot", "oldBoot", "innerPhase", "placed", "finished", "errored", "failed", "retries", "uncounted", "reason", "toQuit", "mark"),
-    *("suspect", "gone", "stopped"),
+    *("suspect", "gone", "stopped", "pairs"),
 )
 """Fields of the pods that are written: under each name a list, one entry per place."""
 
@@ -38,6 +38,7 @@ def variables(state: JobState) -> dict[str, Any]:
     head = state.head
     found: dict[str, Any] = {name: msgspec.to_builtins(getattr(head, name)) for name in HEAD}
     found["maxUncounted"] = state.spec.maxUncounted
+    found["actions"] = state.spec.actions
     found["order"] = head.order.phase.value
     found["deadline"] = head.deadline.kind if head.deadline is not None else "none"
     if head.workerNum <= MOST:

@@ -134,6 +134,13 @@ def another_order(lines: list[Line]) -> None:
     del lines[where + 1 :]
 
 
+def another_deadline(lines: list[Line]) -> None:
+    """Diagnosis begins, and may take for ever."""
+    where = first(lines, lambda before, after: after["phase"] == "Troubleshooting")
+    lines[where]["after"]["deadline"] = "none"
+    del lines[where + 1 :]
+
+
 def another_event(lines: list[Line]) -> None:
     """What a loss does, without one: the place was told to be silent."""
     where = first(lines, lambda before, after: after["failures"] == 1)
@@ -141,7 +148,7 @@ def another_event(lines: list[Line]) -> None:
     del lines[where + 1 :]
 
 
-FORGED = [counted_elsewhere, counted_twice, trains_unchecked, another_order, another_event]
+FORGED = [counted_elsewhere, counted_twice, trains_unchecked, another_order, another_deadline, another_event]
 WAYS = [pytest.param(True, id="model", marks=java), pytest.param(False, id="code")]
 
 
@@ -152,7 +159,7 @@ def test_what_the_machine_did_is_a_behaviour_of_the_model(worked_example: Path, 
 
 @pytest.mark.parametrize(
     ("forge", "by_model"),
-    [*((forge, False) for forge in FORGED), *(pytest.param(forge, True, marks=java) for forge in (another_order, another_event))],
+    [*((forge, False) for forge in FORGED), *(pytest.param(forge, True, marks=java) for forge in (another_order, another_deadline, another_event))],
 )
 def test_a_forged_step_is_refused_where_it_was_made(worked_example: Path, forge: Callable[[list[Line]], None], by_model: bool) -> None:
     change(worked_example, forge)
@@ -212,7 +219,7 @@ def test_every_event_of_the_code_has_its_processes_and_every_process_is_in_the_t
 
 
 def test_the_mapping_names_an_event_as_the_table_of_processes_does() -> None:
-    state = machine.create("names", mapping.spec_of(2, 1, 2), "u", "a", mapping.NOW)
+    state = machine.create("names", mapping.spec_of(2, 1, 2, "act"), "u", "a", mapping.NOW)
     for event in (events.PodReady(0, 1, "x"), events.PodReady(1, 1, "y")):
         state, _ = machine.step(state, event, mapping.later(state))
     seen = {(name, type(event).__name__) for name, event in mapping.events_of(state, frozenset(traces.FEATURES))}
@@ -220,7 +227,7 @@ def test_the_mapping_names_an_event_as_the_table_of_processes_does() -> None:
 
 
 def test_a_trace_holds_all_that_the_mapping_reads() -> None:
-    state = machine.create("whole", mapping.spec_of(2, 1, 2), "u", "a", mapping.NOW)
+    state = machine.create("whole", mapping.spec_of(2, 1, 2, "act"), "u", "a", mapping.NOW)
     for event in (events.PodReady(0, 1, "x"), events.PodReady(1, 1, "y"), events.PodLost(1, 1, LostReason.KILLED)):
         state, _ = machine.step(state, event, mapping.later(state))
         told = json.loads(msgspec.json.encode(traces.trace.variables(state)))
