@@ -175,7 +175,7 @@ def deadline_of(state: JobState) -> str:
 
 def spec_of(workers: int, max_retry: int, max_uncounted: int, actions: str) -> JobSpec:
     counts = {"workers": workers, "maxRetry": max_retry, "maxUncounted": max_uncounted}
-    return JobSpec(name="model", command=("true",), **counts, retryResetAfter=1e-9, actions=actions)
+    return JobSpec(name="model", command=("true",), **counts, retryResetAfter=1e-9, actions=actions, allowInject=True)
 
 
 PROCESSES: dict[str, tuple[str, ...]] = {
@@ -207,6 +207,8 @@ PROCESSES: dict[str, tuple[str, ...]] = {
 }
 """Event of the code -> processes of the model that it may be. An event may always change nothing; one with no process always does.
 A new maxRetry is a constant of the model: the job goes on in the graph of the new constant, which a test holds."""
+SILENT = "Silent"
+"""No process: where a configuration names the feature `silent`, the events that have none are tried too; an edge of one is none of the model."""
 PLAIN_END = (events.PodLost, events.PlainExit)
 """What the end of a worker is heard as."""
 
@@ -293,6 +295,13 @@ def _tried(state: JobState, features: frozenset[str]) -> Iterator[tuple[str, eve
         if "suspect" in features:
             yield "Suspect", events.SuspectChanged(i, pod.attempt, not pod.suspect)
             yield "Suspect", events.Stopped(i, pod.attempt, pod.boot, head.incarnation, clean=False)
+        if "silent" in features:
+            yield SILENT, events.Acked(i, pod.attempt, pod.boot, head.seqNum)
+            yield SILENT, events.InjectAsked(i, "i1", "kill")
+    if "silent" in features:
+        yield SILENT, events.Progressed(head.incarnation, 5)
+        yield SILENT, events.GapFound()
+        yield SILENT, events.SettingChanged(9)
     yield "Checkpoint", events.Checkpointed(head.incarnation, 1)
     if head.deadline is not None:
         name = {"placing": "PlacingDeadline", "round": "RoundDeadline", "hang": "HangDeadline", "pending": "PendingDeadline"}[head.deadline.kind]

@@ -81,8 +81,18 @@ def narrowed(config_text: str, mutant: Mutant, liveness: bool, action: bool) -> 
     return kept + f"{kind} {mutant.expect}\n" + "\n".join(tail) + "\n"
 
 
-def verdict(mutant: Mutant, texts: dict[str, str]) -> tuple[bool, str, float, int]:
-    """(caught by the named one, what was said, seconds, distinct states)."""
+@dataclass(frozen=True)
+class Verdict:
+    """`caught`: by the one that is named. `story`: TLC's counterexample."""
+
+    caught: bool
+    said: str
+    seconds: float = 0.0
+    distinct: int = 0
+    story: str = ""
+
+
+def verdict(mutant: Mutant, texts: dict[str, str]) -> Verdict:
     start = time.monotonic()
     if mutant.expect == "cfg":
         known = tla.configs()
@@ -92,12 +102,12 @@ def verdict(mutant: Mutant, texts: dict[str, str]) -> tuple[bool, str, float, in
             path.write_text(text)
             changed = tla.read_config(path, texts)
         said = tla.incomplete([changed if c.name == changed.name else c for c in known], texts)
-        return bool(said), said[0] if said else "nothing", time.monotonic() - start, 0
+        return Verdict(bool(said), said[0] if said else "nothing", time.monotonic() - start)
     module, faulty = mutant.module, Path(mutant.file).stem
     text = seeded(mutant, texts[faulty])
     if mutant.expect == "translation":
         said = run.stale_translations({faulty: text})
-        return bool(said), "translation not current" if said else "nothing", time.monotonic() - start, 0
+        return Verdict(bool(said), "translation not current" if said else "nothing", time.monotonic() - start)
     if tla.is_pluscal(text):
         text = tla.translate(text, faulty)
     named = tla.properties_of((texts | {faulty: text})[module])
@@ -114,7 +124,8 @@ def verdict(mutant: Mutant, texts: dict[str, str]) -> tuple[bool, str, float, in
     result = tla.check(module, config_text, texts | {faulty: text}, timeout=120.0, small=True)
     if result.error:
         raise tla.SpecError(f"mutant {mutant.name}: does not run: {result.error}")
-    return result.violated == mutant.expect, result.violated or "survives", time.monotonic() - start, result.distinct
+    said, seconds = result.violated or "survives", time.monotonic() - start
+    return Verdict(result.violated == mutant.expect, said, seconds, result.distinct, tla.trace(result.output))
 
 
 def unaimed(mutants: list[Mutant], found: list[tla.Config]) -> list[str]:
@@ -127,6 +138,7 @@ def unaimed(mutants: list[Mutant], found: list[tla.Config]) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("only", nargs="*")
+    parser.add_argument("--show", action="store_true", help="print the counterexamples")
     parser.add_argument("--processes", type=int, default=tla.PROCESSES, help="mutants to check side by side")
     options = parser.parse_args()
     texts = tla.modules()
@@ -137,18 +149,20 @@ def main() -> int:
     missed: list[str] = []
     chosen = [mutant for mutant in load() if not options.only or mutant.name in options.only]
 
-    def judged(mutant: Mutant) -> tuple[bool, str, float, int]:
+    def judged(mutant: Mutant) -> Verdict:
         try:
             return verdict(mutant, texts)
         except tla.SpecError as error:
             print(f"  {error}", file=sys.stderr)
-            return False, "does not count", 0.0, 0
+            return Verdict(False, "does not count")
 
     print(f"{'mutant':<26}{'module':<18}{'caught by':<26}{'states':>8}{'seconds':>9}  what is wrong")
-    for mutant, (caught, said, seconds, distinct) in zip(chosen, tla.side_by_side(judged, chosen, options.processes), strict=True):
-        shown = mutant.expect if caught else f"SURVIVES ({said})"
-        print(f"{mutant.name:<26}{mutant.file:<18}{shown:<26}{distinct:>8,}{seconds:>9.1f}  {mutant.what}", flush=True)
-        if not caught:
+    for mutant, found in zip(chosen, tla.side_by_side(judged, chosen, options.processes), strict=True):
+        shown = mutant.expect if found.caught else f"SURVIVES ({found.said})"
+        print(f"{mutant.name:<26}{mutant.file:<18}{shown:<26}{found.distinct:>8,}{found.seconds:>9.1f}  {mutant.what}", flush=True)
+        if options.show:
+            print(found.story)
+        if not found.caught:
             missed.append(mutant.name)
     print(f"{len(chosen) - len(missed)} of {len(chosen)} caught, {time.monotonic() - began:.0f} s")
     if missed:

@@ -254,8 +254,9 @@ def trace(output: str) -> str:
     for block in re.split(r"\nState \d+:|\n\d+: ", output)[1:]:
         head = block.split("\n", 1)[0]
         action = re.search(r"<(\w+)(\([^)]*\))? ?line", head)
-        values = dict(re.findall(r"^/\\ (\w+) = (.*(?:\n(?!/\\|\n).*)*)", block, re.M))
-        changed = {key: re.sub(r"\s+", " ", value) for key, value in values.items() if previous.get(key) != value}
+        said = re.findall(r"^/\\ (\w+) = (.*(?:\n(?!/\\|\n).*)*)", block, re.M)
+        values = {key: re.sub(r"\s+", " ", value).strip() for key, value in said}
+        changed = {key: value for key, value in values.items() if previous.get(key) != value}
         name = action[1] + (action[2] or "") if action else head.strip()[:40]
         lines.append(f"{name:<16} " + (" ".join(f"{key}={value}" for key, value in changed.items()) if previous else "(start)"))
         previous = values or previous

@@ -226,6 +226,13 @@ def test_the_mapping_names_an_event_as_the_table_of_processes_does() -> None:
     assert seen and all(name in mapping.PROCESSES[kind] for name, kind in seen)
 
 
+def test_every_event_without_a_process_is_tried_where_silence_is_walked() -> None:
+    state = machine.create("silent", mapping.spec_of(1, 1, 2, "act"), "u", "a", mapping.NOW)
+    tried = {type(event).__name__ for name, event in mapping.events_of(state, frozenset({"silent"})) if name == mapping.SILENT}
+    assert tried == {kind for kind, names in mapping.PROCESSES.items() if not names}
+    assert any('"silent"' in path.read_text() for path in (SPEC / "conform").glob("base2.cfg"))
+
+
 def test_a_trace_holds_all_that_the_mapping_reads() -> None:
     state = machine.create("whole", mapping.spec_of(2, 1, 2, "act"), "u", "a", mapping.NOW)
     for event in (events.PodReady(0, 1, "x"), events.PodReady(1, 1, "y"), events.PodLost(1, 1, LostReason.KILLED)):
