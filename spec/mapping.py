@@ -298,6 +298,7 @@ def _tried(state: JobState, features: frozenset[str]) -> Iterator[tuple[str, eve
         if "silent" in features:
             yield SILENT, events.Acked(i, pod.attempt, pod.boot, head.seqNum)
             yield SILENT, events.InjectAsked(i, "i1", "kill")
+            yield SILENT, events.Noticed(i, pod.attempt, pod.boot, head.incarnation, "idle-gpu")
     if "silent" in features:
         yield SILENT, events.Progressed(head.incarnation, 5)
         yield SILENT, events.GapFound()
