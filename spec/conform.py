@@ -74,9 +74,11 @@ def code_graph(config_text: str, rows: set[str] | None = None, depth_first: bool
             for same, heard in mapping.variants(state, event, features):
                 for now in mapping.times(same, heard, features):
                     try:
-                        yield name, machine.step(same, heard, now)[0]
+                        after = machine.step(same, heard, now)[0]
                     except Exception as error:
                         raise AssertionError(f"{name} {heard} raises {error!r} in {model_state(state)}") from error
+                    if after is not same:  # else it was dropped
+                        yield name, after
 
     def check(state: JobState) -> str:
         if state.head.order.phase.value != mapping.order_of(state):
