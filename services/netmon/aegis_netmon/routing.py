@@ -18,13 +18,15 @@ from aegis_parsers.schema import Parsed
 
 from aegis_netmon.flaps import retry_seconds
 from aegis_netmon.limits import Spread, default
+from aegis_netmon.topology import guid
 
 Switch3 = Literal["on", "off", "unknown"]
 
 
 class AdaptiveState(msgspec.Struct, frozen=True):
     """Of the fabric: `switches` of `of` have it on. `state` is that of every switch; where only some have it, `on` would be wrong, so it is unknown
-    for each of them. `masks`: host GUID and port -> service levels that may come out of order."""
+    for each of them. `masks`: host GUID and port -> service levels that may come out of order; `off`: switches that have it off, by GUID; `levels`:
+    of switches that have it on for some service levels only, which."""
 
     state: Switch3
     switches: int | None
@@ -33,6 +35,8 @@ class AdaptiveState(msgspec.Struct, frozen=True):
     at: float
     reason: str
     masks: Mapping[str, int] = {}
+    off: tuple[str, ...] = ()
+    levels: Mapping[str, int] = {}
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -63,6 +67,9 @@ def read(parsed: Parsed, switches: int | None, at: float, engine: str | None = N
             mask = mask_of(row.get("oooslmask"))
             if mask is not None:
                 masks[f"{row.get('nodeguid')}/{row.get('portnum')}"] = mask
+    told = by_switch(parsed)
+    if told:
+        return of_switches(told, switches, parsed.tool, at, masks)
     count = next((item["switches_enabled"] for item in parsed.items if item.get("id") == "adaptive_routing"), None)
     on = count if isinstance(count, int) else None
     if on is None:
@@ -77,6 +84,32 @@ def read(parsed: Parsed, switches: int | None, at: float, engine: str | None = N
     if on == 0:
         return AdaptiveState("off", 0, switches, parsed.tool, at, f"on for none of {switches} switches", masks)
     return AdaptiveState("unknown", on, switches, parsed.tool, at, f"on for {on} of {switches} switches; which are off is in ibdiagnet2.far", masks)
+
+
+def by_switch(parsed: Parsed) -> dict[str, tuple[bool, int | None]]:
+    """Section AR_INFO of ibdiagnet2.db_csv: switch GUID -> whether it is on, and the mask of service levels where only some have it."""
+    found: dict[str, tuple[bool, int | None]] = {}
+    for item in parsed.items:
+        columns = item.get("columns")
+        if item.get("kind") != "ar_info" or not isinstance(columns, dict):
+            continue
+        row = {str(name).lower(): value for name, value in columns.items()}
+        on, some = mask_of(row.get("e")), mask_of(row.get("by_sl_en"))
+        if on is not None and row.get("nodeguid"):
+            found[guid(str(row["nodeguid"]))] = (bool(on), mask_of(row.get("enable_by_sl_mask")) if some else None)
+    return found
+
+
+def of_switches(told: Mapping[str, tuple[bool, int | None]], switches: int | None, tool: str, at: float, masks: Mapping[str, int]) -> AdaptiveState:
+    """The fabric's state from each switch's own. Switches that the report does not know are not assumed to be as the others."""
+    off = tuple(sorted(switch for switch, (on, _) in told.items() if not on))
+    levels = {switch: mask for switch, (on, mask) in told.items() if on and mask is not None}
+    on, of = len(told) - len(off), max(switches or 0, len(told))
+    state: Switch3 = "on" if on == of else "off" if not on and len(told) == of else "unknown"
+    reason = f"on for {on} of {of} switches" + (f", off on {', '.join(off[:8])}" if off and on else "")
+    if len(told) < of:
+        reason += f"; {of - len(told)} are not in the report"
+    return AdaptiveState(state, on, of, tool, at, reason, masks, off, levels)
 
 
 def mask_of(value: object) -> int | None:
@@ -99,9 +132,9 @@ def settings() -> dict[str, SettingRow]:
 
 def level_state(state: AdaptiveState, level: int) -> Switch3:
     """Whether traffic of a service level is routed adaptively: the switches' state, and every host's mask of levels that may be reordered."""
-    if state.state != "on" or not state.masks:
+    if state.state != "on":
         return state.state
-    return "on" if all(mask >> level & 1 for mask in state.masks.values()) else "off"
+    return "on" if all(mask >> level & 1 for mask in (*state.masks.values(), *state.levels.values())) else "off"
 
 
 def check_nccl(environ: Mapping[str, str], state: AdaptiveState, layer: Literal["infiniband", "roce"] = "infiniband") -> list[Note]:
@@ -120,8 +153,10 @@ def check_nccl(environ: Mapping[str, str], state: AdaptiveState, layer: Literal[
     level = integer(values["NCCL_IB_SL"])
     level = 0 if level is None or level < 0 else level
     if state.state == "on" and level_state(state, level) == "off":
-        outside = sum(not mask >> level & 1 for mask in state.masks.values())
-        text = f"service level {level} is outside the mask of {outside} of {len(state.masks)} ports: static there although adaptive routing is on"
+        ports = sum(not mask >> level & 1 for mask in state.masks.values())
+        switches = sum(not mask >> level & 1 for mask in state.levels.values())
+        where = [f"{n} {kind}" for n, kind in ((ports, f"of {len(state.masks)} ports"), (switches, "switches")) if n]
+        text = f"service level {level} is outside the mask of {' and of '.join(where)}: static there although adaptive routing is on"
         notes.append(Note("NCCL_IB_SL", "warning", text))
     timeout, retries = integer(values["NCCL_IB_TIMEOUT"]), integer(values["NCCL_IB_RETRY_CNT"])
     if timeout is not None and retries is not None:

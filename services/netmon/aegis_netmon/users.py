@@ -15,24 +15,18 @@ from aegis_netmon.topology import Device, Fabric, guid, host_of
 
 Routes = Mapping[str, Mapping[int, int]]
 """Switch id -> LID -> output port."""
-LONGEST = 16
-"""Hops after which a route is a loop."""
+MANY_LEAVES = 64
+"""Leaves of a job above which all paths up from them are taken for its shortest ones: the same in a fabric of two tiers, never less in any."""
+MOST_BROKEN = 16
 
 
 class Use(msgspec.Struct, frozen=True):
-    """Links of a job, `hosts` that were found in the fabric and those that were not. `exact`: no more than these are used."""
+    """Links of a job. `exact`: no more than these are used. `absent`: hosts that the fabric does not show; `broken`: some routes that end nowhere."""
 
     links: frozenset[str]
     exact: bool
     absent: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()
-
-
-class Touched(msgspec.Struct, frozen=True):
-    """A job that a link touches. `certain`: it does (a host's own link, or a static route), or it may."""
-
-    job: str
-    certain: bool
 
 
 def routes(items: Iterable[Item]) -> dict[str, dict[int, int]]:
@@ -63,40 +57,59 @@ def use(fabric: Fabric, hosts: Iterable[str], tables: Routes | None = None, *, a
     ends = [device for devices in found.values() for device in devices]
     links = {key for device in ends for key in fabric.of.get(device.id, ())}
     absent = tuple(host for host, devices in found.items() if not devices)
-    if tables and not adaptive:
-        broken = []
-        for source in ends:
-            for target in ends:
-                if source is not target:
-                    crossed = walk(fabric, source, target, tables)
-                    if crossed is None:
-                        broken.append(f"{source.name} -> {target.name}")
-                    else:
-                        links.update(crossed)
-        return Use(frozenset(links), True, absent, tuple(broken))
     leaves = {fabric.links[key].other(device.id) for device in ends for key in fabric.of.get(device.id, ())}
-    for leaf in leaves:
-        links |= shortest(fabric, leaf, leaves - {leaf})
+    if tables and not adaptive:
+        crossed, broken = routed(fabric, leaves, {device.lid: device.name for device in ends if device.lid is not None}, tables)
+        return Use(frozenset(links | crossed), True, absent, broken)
+    if len(leaves) > MANY_LEAVES:
+        links |= above(fabric, leaves)
+    else:
+        for leaf in leaves:
+            links |= shortest(fabric, leaf, leaves - {leaf})
     return Use(frozenset(links), len(leaves) < 2, absent)
 
 
-def walk(fabric: Fabric, source: Device, target: Device, tables: Routes) -> set[str] | None:
-    """Links from one adapter to another by the switches' tables; None: the tables lead nowhere."""
-    crossed: set[str] = set()
-    at = source.id
-    for _ in range(LONGEST):
-        if at == target.id:
-            return crossed
-        if at == source.id:
-            key = next(iter(fabric.of.get(at, ())), None)
-        else:
-            port = tables.get(at, {}).get(target.lid or -1)
-            key = next((key for key in fabric.of.get(at, ()) if port is not None and (at, port) in (fabric.links[key].a, fabric.links[key].b)), None)
-        if key is None:
-            return None
-        crossed.add(key)
-        at = fabric.links[key].other(at)
-    return None
+def routed(fabric: Fabric, leaves: Iterable[str], targets: Mapping[int, str], tables: Routes) -> tuple[set[str], tuple[str, ...]]:
+    """Links that packets to these LIDs cross from these leaves, by the switches' tables, and some routes that end nowhere. A switch looks each target
+    up once, whoever sends: the work grows with leaves times targets, and a circle is walked once."""
+    out = {end: (key, link.other(end[0])) for key, link in fabric.links.items() for end in (link.a, link.b)}
+    links: set[str] = set()
+    broken: list[str] = []
+    known: dict[str, set[int]] = {}
+    waiting = {leaf: set(targets) for leaf in leaves}
+    while waiting:
+        at, lids = waiting.popitem()
+        lids -= known.setdefault(at, set())
+        known[at] |= lids
+        table, by_port = tables.get(at, {}), dict[int | None, set[int]]()
+        for lid in lids:
+            by_port.setdefault(table.get(lid), set()).add(lid)
+        for port, group in by_port.items():
+            crossed = out.get((at, port)) if port is not None else None
+            if crossed is None:
+                broken += [f"{fabric.devices[at].name or at} -> {targets[lid]}" for lid in sorted(group)[: MOST_BROKEN - len(broken)]]
+                continue
+            links.add(crossed[0])
+            if fabric.tiers.get(crossed[1], 0) > 0:
+                waiting.setdefault(crossed[1], set()).update(group)
+    return links, tuple(broken)
+
+
+def above(fabric: Fabric, leaves: Iterable[str]) -> set[str]:
+    """Links on the ways up from these leaves, also to switches of the same tier: no shortest path between them uses another."""
+    links: set[str] = set()
+    waiting = list(leaves)
+    seen = set(waiting)
+    while waiting:
+        at = waiting.pop()
+        for key in fabric.of.get(at, ()):
+            there = fabric.links[key].other(at)
+            if fabric.tiers.get(there, 0) >= fabric.tiers.get(at, 0):
+                links.add(key)
+                if there not in seen:
+                    seen.add(there)
+                    waiting.append(there)
+    return links
 
 
 def shortest(fabric: Fabric, start: str, goals: set[str]) -> set[str]:
@@ -123,10 +136,3 @@ def shortest(fabric: Fabric, start: str, goals: set[str]) -> set[str]:
                     seen.add(there)
                     back.append(there)
     return links
-
-
-def touched(link: str, uses: Mapping[str, Use], fabric: Fabric) -> list[Touched]:
-    """The jobs that a link touches, certain ones first."""
-    host_link = link in fabric.links and fabric.links[link].tier == 0
-    rows = [Touched(job, host_link or used.exact) for job, used in uses.items() if link in used.links]
-    return sorted(rows, key=lambda row: (not row.certain, row.job))

@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 from aegis_netmon import routing, topology, users
+from aegis_netmon.hosts import Hosts
+from aegis_netmon.picture import Picture
 from aegis_netmon.topology import Fabric
+from aegis_netmon.watch import Watch
 from aegis_parsers import parse
+from aegis_parsers.schema import Item
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +105,65 @@ def test_a_bad_link_names_the_jobs_it_touches_and_which_may_be(fabric: Fabric, t
         "maybe": users.use(fabric, ["node06", "node13"], tables, adaptive=True),
     }
     crossed = next(key for key in uses["far"].links if fabric.links[key].tier == 1 and key in uses["maybe"].links)
-    assert [(row.job, row.certain) for row in users.touched(crossed, uses, fabric)] == [("far", True), ("maybe", False)]
-    assert [row.job for row in users.touched(link_of(fabric, "leaf1", 1), uses, fabric)] == ["near"]
+    picture = Picture(Hosts())
+    picture.swept(Watch(links=fabric.links), fabric, ())
+    picture.uses = uses
+    assert [(row.job, row.certain) for row in picture.touched(picture.lines[crossed])] == [("far", True), ("maybe", False)]
+    assert [row.job for row in picture.touched(picture.lines[link_of(fabric, "leaf1", 1)])] == ["near"]
+
+
+def test_a_job_of_many_leaves_uses_every_way_up_and_no_link_of_hosts_that_are_not_its_own() -> None:
+    """4,096 adapters under 128 leaves: neither each pair nor each leaf's own search is affordable."""
+    items: list[Item] = []
+    for leaf in range(128):
+        items += [
+            {
+                "id": "",
+                "kind": "link",
+                "type": "CA",
+                "guid": f"0xa{leaf:03x}{n:02x}",
+                "port": 1,
+                "lid": 1 + leaf * 32 + n,
+                "name": f"n{leaf * 32 + n} mlx5_0",
+                "peer_guid": f"0xb{leaf:03x}",
+                "peer_port": n + 1,
+                "peer": f"leaf{leaf}",
+            }
+            for n in range(32)
+        ]
+        items += [
+            {
+                "id": "",
+                "kind": "link",
+                "type": "SW",
+                "guid": f"0xb{leaf:03x}",
+                "port": 40 + n,
+                "name": f"leaf{leaf}",
+                "peer_guid": f"0xc{n:03x}",
+                "peer_port": leaf + 1,
+                "peer": f"spine{n}",
+            }
+            for n in range(8)
+        ]
+    made = topology.build(items)
+    hosts = [f"n{n}" for n in range(4095)]
+    ways = users.use(made, hosts)
+    assert len(ways.links) == 4095 + 128 * 8 and not ways.exact
+    leaves = {device.id: device.name for device in made.devices.values() if device.name.startswith("leaf")}
+    tables = {
+        guid: {lid: lid - 32 * int(name[4:]) if 0 < lid - 32 * int(name[4:]) <= 32 else 40 + lid % 8 for lid in range(1, 4097)}
+        for guid, name in leaves.items()
+    }
+    tables |= {topology.guid(f"0xc{n:03x}"): {lid: 1 + (lid - 1) // 32 for lid in range(1, 4097)} for n in range(8)}
+    static = users.use(made, hosts, tables)
+    assert static.links == ways.links and static.exact and not static.broken
+    two = users.use(made, ["n0", "n32"], tables)
+    assert {made.name(made.links[key].a) for key in two.links if made.links[key].tier == 1} | {
+        made.name(made.links[key].b) for key in two.links if made.links[key].tier == 1
+    } >= {"leaf0 port 41", "leaf1 port 41"}
+    assert len(two.links) == 4, "both by the one spine that their tables name"
+    del tables[topology.guid("0xc001")]
+    assert set(users.use(made, ["n0", "n32"], tables).broken) == {"spine1 -> n0 mlx5_0", "spine1 -> n32 mlx5_0"}
 
 
 def test_the_daemons_know_better_than_descriptions_which_host_an_adapter_is(fabric: Fabric) -> None:
@@ -117,6 +178,34 @@ def test_adaptive_routing_on_all_switches_is_on_and_on_some_is_not(shared: Path)
     assert (some.state, some.switches, some.of) == ("unknown", 480, 500)
     assert "which are off" in some.reason
     assert routing.read(text, None, 0.0).state == "unknown"
+
+
+AR_INFO = """START_AR_INFO
+NodeGUID,e,is_arn_sup,fr_enabled,by_sl_en,enable_by_sl_mask
+0x1,{one},1,1,{some},{mask}
+0x2,1,1,1,0,0xffff
+END_AR_INFO
+"""
+
+
+@pytest.mark.parametrize(
+    ("one", "some", "switches", "told"),
+    [
+        ("1", "0", 2, ("on", (), "on")),
+        ("1", "1", 2, ("on", (), "off")),
+        ("0", "0", 2, ("unknown", ("0000000000000001",), "unknown")),
+        ("1", "0", 3, ("unknown", (), "unknown")),
+        ("N/A", "0", 2, ("unknown", (), "unknown")),
+    ],
+)
+def test_each_switch_s_own_state_and_levels_are_told_where_they_can_be_read(one: str, some: str, switches: int, told: tuple[object, ...]) -> None:
+    read = routing.read(parse("ibdiagnet", AR_INFO.format(one=one, some=some, mask="0x0007")), switches, 1.0)
+    assert (read.state, read.off, routing.level_state(read, 3)) == told
+    assert read.reason.startswith(f"on for {read.switches} of {switches} switches")
+    if some == "1":
+        assert [note.text for note in routing.check_nccl({"NCCL_IB_SL": "3"}, read)] == [
+            "service level 3 is outside the mask of 1 switches: static there although adaptive routing is on"
+        ]
 
 
 def test_what_was_not_printed_is_unknown_with_its_reason_and_a_static_engine_is_off() -> None:
