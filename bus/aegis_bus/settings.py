@@ -175,10 +175,10 @@ class LognexusSettings:
 class NetmonSettings:
     """The network monitor. `fabric`: this machine is on the fabric and has infiniband-diags, so that it may sweep it."""
 
-    state: str = ""
-    """Folder for what is remembered over a restart; empty = what the streams still hold."""
     round: float = duration(5.0)
     """Time between two judgements."""
+    keep: float = duration(60.0)
+    """Time between two writings of what a successor must know."""
     fabric: bool = False
     prefix: tuple[str, ...] = ()
     """Words before each of the fabric's tools, as sudo."""

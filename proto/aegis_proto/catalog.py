@@ -5,6 +5,7 @@ Owns the table only; who may publish and hear is computed from `roles`, where it
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -166,6 +167,14 @@ ENTRIES: list[Entry] = [
         blobs.BlobPiece,
         BLOB,
     ),
+    Entry(
+        "aegis.kept.{service}.head",
+        subjects.kept("netmon", "head"),
+        "which generation of what a service remembers is whole",
+        net.KeptHead,
+        net.KeptHead(ERA, "net1", 12, 3, 130_000, hashlib.sha256(b"").hexdigest(), AT),
+    ),
+    Entry("aegis.kept.{service}.{piece}", subjects.kept("netmon", "a0"), "48 KB of it, packed", None, b"\x78\x9c"),
     Entry(
         "aegis.dlq.{service}.{stream}.{source}",
         subjects.dlq("master", "REPORTS", JOB),

@@ -69,6 +69,19 @@ class NodePorts(msgspec.Struct, frozen=True, omit_defaults=True):
     v: int = WIRE_VERSION
 
 
+class KeptHead(msgspec.Struct, frozen=True, omit_defaults=True):
+    """KEPT `aegis.kept.netmon.head`: which generation of what is remembered is whole. Its pieces are `aegis.kept.netmon.<a|b><n>`, in turn."""
+
+    era: str
+    replica: str
+    generation: int
+    pieces: int
+    size: int
+    sha256: str
+    at: Number = 0  # ms
+    v: int = WIRE_VERSION
+
+
 # --- questions -----------------------------------------------------------------------------------------------------------------
 
 
@@ -144,6 +157,7 @@ class RoutingInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     levels: dict[str, str] = {}  # service level -> on | off, where hosts' masks are known
     uplinks: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    off: tuple[str, ...] = ()  # switches on which it is off, where they can be told apart
 
 
 class InventoryInfo(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -170,6 +184,7 @@ class FabricInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     links: int = 0
     alarms: int = 0
     common: str = ""  # what the failures of the last weeks have in common
+    cards: tuple[str, ...] = ()  # line cards (or switches) that dropped packets in the window, with how many, most first
 
 
 class LinksAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -233,6 +248,7 @@ class JobLinksAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     settings: tuple[str, ...] = ()
     routing: RoutingInfo = RoutingInfo()
     timeStamp: Number = 0  # ms
+    failures: tuple[str, ...] = ()  # what its ports say of its last failures, a sentence each
     v: int = WIRE_VERSION
 
 

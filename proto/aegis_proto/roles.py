@@ -153,13 +153,15 @@ SERVICES: dict[str, dict[str, Any]] = {
     ),
     "netmon": dict(
         pub_allow=_role(
-            ["aegis.verdict.netmon.*.*", "aegis.lease.*", "aegis.dlq.netmon.*.*", "$JS.API.INFO", "$JS.API.STREAM.INFO.CTL"],
+            ["aegis.verdict.netmon.*.*", "aegis.job.*.fact.job", "aegis.kept.netmon.*", "aegis.lease.*", "aegis.dlq.netmon.*.*"],
+            ["$JS.API.INFO", "$JS.API.STREAM.INFO.CTL"],
             # By subject only: in CTL lie specifications too, with what users put into the environment.
             [f"$JS.API.DIRECT.GET.CTL.{subject}" for subject in ("aegis.era", "aegis.job.*.state", "aegis.job.*.pods.*")],
             _gets("LEASES"),
             _reads("METRICS"),
             _gets("EVENTS"),
             _reads("EVENTS"),
+            _gets("KEPT"),
             _gets("FLEET"),
         ),
         sub_allow=[SELF, "aegis.rpc.netmon.>", "aegis.view.>"],

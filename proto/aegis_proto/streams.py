@@ -147,6 +147,18 @@ STREAMS: list[dict[str, Any]] = [
         discard="old",
         duplicate_window=60 * S,
     ),
+    # What a service remembers for its successors, whole, in pieces; two generations of each.
+    dict(
+        name="KEPT",
+        subjects=["aegis.kept.*.*"],
+        max_msgs_per_subject=1,
+        max_age=0,
+        max_bytes=64 * MIB,
+        max_msg_size=65536,
+        discard="old",
+        duplicate_window=60 * S,
+        allow_direct=True,
+    ),
     # Per (service, stream, job or node): a source that floods evicts its own dead letters only.
     dict(
         name="DLQ",

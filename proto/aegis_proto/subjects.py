@@ -143,6 +143,11 @@ def net_counter(node: str) -> str:
     return f"aegis.net.{node}.counter"
 
 
+def kept(service: str, part: str) -> str:
+    """KEPT: what a service remembers over restarts and for its successors; `part` is `head`, or a piece."""
+    return f"aegis.kept.{service}.{part}"
+
+
 def blob(job: str, pod: str, ident: str) -> str:
     return f"aegis.job.{job}.blob.{pod}.{ident}"
 

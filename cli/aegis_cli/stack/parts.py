@@ -145,9 +145,8 @@ def wants_netmon(folder: Path) -> bool:
 
 
 def netmon(layout: Layout, http: int) -> Part:
-    """The network monitor, as the user's configuration has it; its memory lies in the store where that names no other folder."""
-    extra = {} if config.load(cwd=layout.base, env=neutral(os.environ)).netmon.state else {"AEGIS_NETMON_STATE": str(layout.store / "net")}
-    part = _service("netmon", "netmon", "aegis_netmon", layout, http=http, extra=extra, replica="net1")
+    """The network monitor, as the user's configuration has it."""
+    part = _service("netmon", "netmon", "aegis_netmon", layout, http=http, extra={}, replica="net1")
     part.needed = False
     return part
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 
 import msgspec
 from aegis_bus.connection import Bus, Msg
@@ -32,7 +33,7 @@ from aegis_proto.net import (
     SampleQuery,
 )
 
-from aegis_netmon import routing, uplinks
+from aegis_netmon import routing, sensors, transport, uplinks
 from aegis_netmon.picture import DROPS, RETRANSMITS, JobUse, Line, Picture, find, order
 from aegis_netmon.rounds import Rounds
 from aegis_netmon.series import series
@@ -44,7 +45,9 @@ log = logging.getLogger(__name__)
 SUBJECT = f"aegis.rpc.{SERVICE}.>"
 MAX_REQUEST = 8192
 MOST = 500
+MOST_CARDS = 16
 MOST_NAMES = 64
+MOST_FAILURES = 8
 QUERIES: dict[str, type[LinksQuery] | type[LinkQuery] | type[JobLinksQuery] | type[SampleQuery]] = {
     "links": LinksQuery,
     "link": LinkQuery,
@@ -132,7 +135,19 @@ class Api:
         if env is None:
             settings = ("info: no node of the job tells settings of NCCL: taken as NCCL's defaults", *settings)
         absent, at = tuple(sorted(used.absent)), int(now * 1000)
-        return JobLinksAnswer(job.job, job.nodes, infos, len(lines), used.exact, absent, settings, self.routing(now), at)
+        return JobLinksAnswer(job.job, job.nodes, infos, len(lines), used.exact, absent, settings, self.routing(now), at, self._failures(job.job))
+
+    def _failures(self, job: str) -> tuple[str, ...]:
+        """What its ports say of each of its last failures; of the newest what is known so far."""
+        found = [one for one in self._rounds.incidents.incidents.values() if one.job == job][-MOST_FAILURES:]
+        told = []
+        for one in found:
+            said = one.said
+            if not said:
+                verdict = transport.of_incident(one, self._rounds.incidents.events, self._picture)
+                said = f"{verdict.cause}: {verdict.reason} (so far)"
+            told.append(f"incarnation {one.incarnation}, {datetime.fromtimestamp(one.at, UTC):%Y-%m-%d %H:%M:%S} UTC: {said}")
+        return tuple(told)
 
     def sample(self, query: SampleQuery, now: float) -> SampleAnswer:
         """Counted by the hosts' own ports within their windows."""
@@ -174,6 +189,9 @@ class Api:
             for one in series(port):
                 known = counters.known(one.name)
                 unit, meaning = (known.unit, known.meaning) if known else ("", "")
+                if one.name == "port_xmit_wait" and rose.get(one.name):
+                    rate = self._picture.line_gbps(line)
+                    meaning = uplinks.stalled(rose[one.name], seconds, rate, capped=one.state == "saturated")[1]
                 rows.append(CounterRow(end, one.name, one.bits, one.state, one.value, rose.get(one.name, 0), seconds, unit, meaning))
         return sorted(rows, key=lambda row: (-row.rose, row.end, row.name))[:MOST]
 
@@ -208,7 +226,13 @@ class Api:
             len(self._picture.lines),
             sum(line.state in ALARMS for line in self._picture.lines.values()),
             self._rounds.common,
+            self._cards(),
         )
+
+    def _cards(self) -> tuple[str, ...]:
+        """Line cards (switches, where there are none) that dropped packets within the window, most first."""
+        found = sensors.drops_by_card(self._picture.watch)
+        return tuple(f"{card}: {dropped}" for card, dropped in sorted(found.items(), key=lambda row: (-row[1], row[0]))[:MOST_CARDS] if dropped)
 
     def routing(self, now: float) -> RoutingInfo:
         """Adaptive routing: its state with source and age, whether it works, and what it hides."""
@@ -221,10 +245,19 @@ class Api:
         warnings = [f"{leaf}: {verdict.warning}" for leaf, verdict in sorted(found.items()) if verdict.warning]
         if state.state == "unknown" and found and all(verdict.state == "even" for verdict in found.values()):
             warnings.append("its state is unknown, and every leaf uses its uplinks evenly: it seems to be on")
-        levels = {str(level): routing.level_state(state, level) for level in range(16)} if state.masks else {}
+        levels = {str(level): routing.level_state(state, level) for level in range(16)} if state.masks or state.levels else {}
         source = state.source or "nothing"
         return RoutingInfo(
-            state.state, state.switches, state.of, source, state.reason, int(state.at * 1000), dict(levels), tuple(told[:MOST_NAMES]), tuple(warnings)
+            state.state,
+            state.switches,
+            state.of,
+            source,
+            state.reason,
+            int(state.at * 1000),
+            dict(levels),
+            tuple(told[:MOST_NAMES]),
+            tuple(warnings),
+            tuple(sorted(picture.watch.names.get(switch, switch) for switch in state.off)[:MOST_NAMES]),
         )
 
     def inventory(self) -> InventoryInfo:

@@ -15,13 +15,22 @@ from collections.abc import Sequence
 from aegis_parsers import parse
 from aegis_parsers.schema import Parsed
 
-from aegis_netmon.fabricpoll import Reading, read
+from aegis_netmon.fabricpoll import Reading, of_perfquery, read
+from aegis_netmon.series import Poll, at_cap
+from aegis_netmon.topology import End
 
 PORTS = ("ibnetdiscover", "-p")
 NODES = ("ibnetdiscover",)
 DATA = ("ibqueryerrors", "--counters")
 ERRORS = ("ibqueryerrors",)
 ROUTES = ("dump_fts",)
+MOST_WIDE = 64
+"""Ports that are asked one by one in a sweep."""
+
+
+def stuck(name: str, value: int) -> bool:
+    """Whether a classic error counter can go no higher; a busy port's waiting always does."""
+    return name != "port_xmit_wait" and at_cap(name, value, False)
 
 
 class NoFabric(RuntimeError):
@@ -35,6 +44,8 @@ class FabricReader:
         self.prefix, self.budget, self.env = tuple(prefix), budget, env
         self.running: subprocess.Popen[bytes] | None = None
         self._stopped = False
+        self._wide: set[End] = set()
+        self._narrow: set[End] = set()
 
     def read(self, at: float | None = None) -> Reading:
         """One sweep. `at`: its time in seconds (default: now). NoFabric if there is no graph."""
@@ -46,7 +57,29 @@ class FabricReader:
         parts = [self.run(command, deadline) for command in (NODES, DATA, ERRORS)]
         reading = read(at, ports, *(parsed for parsed, _ in parts))
         told = [f"{' '.join(command)}: {why}" for command, (_, why) in zip((NODES, DATA, ERRORS), parts, strict=True) if why]
-        return Reading(reading.at, reading.fabric, reading.polls, (*told, *reading.partial))
+        return Reading(reading.at, reading.fabric, self.widened(reading, deadline), (*told, *reading.partial))
+
+    def widened(self, reading: Reading, deadline: float) -> tuple[Poll, ...]:
+        """The polls, with the 64-bit counters of ports of which a classic one stands at its cap. A port whose device has none is not asked again; one
+        that has them is asked in every sweep from then on, and unknown when it does not answer: its series is that of the wide counter."""
+        polls = []
+        for poll in reading.polls:
+            end = poll.guid, poll.port
+            device = reading.fabric.devices.get(poll.guid)
+            capped = any(value is not None and stuck(name, value) for name, value in poll.values.items())
+            if device is None or device.lid is None or end in self._narrow or not (end in self._wide or (capped and len(self._wide) < MOST_WIDE)):
+                polls.append(poll)
+                continue
+            parsed, _ = self.run(("perfquery", "-x", str(device.lid), str(poll.port)), deadline)
+            wide = next((one for one in of_perfquery(poll.at, None, parsed, {device.lid: poll.guid}) if one.wide), None)
+            if wide is not None:
+                self._wide.add(end)
+                polls.append(wide)
+            elif end not in self._wide:
+                if parsed is not None:
+                    self._narrow.add(end)
+                polls.append(poll)
+        return tuple(polls)
 
     def run(self, command: Sequence[str], deadline: float) -> tuple[Parsed | None, str]:
         """What a tool printed, or why not. ibqueryerrors ends with 1 when there are errors: that is no failure."""

@@ -16,27 +16,31 @@ from typing import Literal
 
 import msgspec
 
-from aegis_netmon.limits import Limits, default
+from aegis_netmon.limits import Common, Limits, default
 from aegis_netmon.series import Port
 from aegis_netmon.topology import End, Fabric
 
 Kind = Literal["port", "link", "card", "device"]
 SIZE: dict[Kind, int] = {"port": 0, "link": 1, "card": 2, "device": 3}
-SURE = 0.01
-"""Probability of a coincidence by chance, over all suspects, below which a part is named."""
-SLOW_FAN = 0.7
-HOT_C = 15.0
-"""Degrees above the part's own usual temperature."""
 CARD = re.compile(r"(?:^|;)(?P<chassis>[^;:/]+)(?::[^/]*)?/(?P<card>[LS]\d+)\b")
 
 
 class Incident(msgspec.Struct, frozen=True):
-    """A job that failed or hung at `at` (seconds). `hosts`: of the ranks that fell behind; `links` it used (None: any)."""
+    """A job that failed or hung at `at` (seconds). `hosts`: of the ranks that fell behind; `links` it used (None: any). `started`: its command (0:
+    not known); `worked`: its ports carried traffic since; `word`: what lognexus calls it; `nodes` of the job, until it is `said` what it was."""
 
     id: str
     at: float
     hosts: tuple[str, ...] = ()
     links: frozenset[str] | None = None
+    job: str = ""
+    incarnation: int = -1
+    cause: str = ""
+    started: float = 0.0
+    worked: bool = True
+    nodes: tuple[str, ...] = ()
+    word: str = ""
+    said: str = ""
 
 
 class PortEvent(msgspec.Struct, frozen=True):
@@ -123,10 +127,10 @@ def suspects(
     *,
     fabric: Fabric | None = None,
     cards: Mapping[End, str] | None = None,
-    slack: float = 60.0,
+    limits: Common | None = None,
 ) -> list[Suspect]:
-    """All parts with an event near an incident, the least likely by chance first. `span`: from when to when events were recorded; `slack`: seconds
-    between an event and its incident."""
+    """All parts with an event near an incident, the least likely by chance first. `span`: from when to when events were recorded."""
+    slack = (limits or default().common).slack_s
     grouped: dict[tuple[Kind, str], list[PortEvent]] = {}
     where: dict[End, str | None] = {}
     for event in events:
@@ -181,12 +185,13 @@ def judge(
     sensors: Sequence[Sensor] = (),
     fabric: Fabric | None = None,
     cards: Mapping[End, str] | None = None,
-    slack: float = 60.0,
+    limits: Common | None = None,
 ) -> Verdict:
     """One verdict for repeated incidents. Without a port event there is none that says "network"."""
-    rows = suspects(incidents, events, span, fabric=fabric, cards=cards, slack=slack)
+    limits = limits or default().common
+    rows = suspects(incidents, events, span, fabric=fabric, cards=cards, limits=limits)
     evidence = [of_hosts(incidents)]
-    if not rows or rows[0].hits < 2 or rows[0].chance > SURE:
+    if not rows or rows[0].hits < 2 or rows[0].chance > limits.sure:
         best = f": the best is {rows[0].kind} {rows[0].id}, {rows[0].hits} of {rows[0].of}, by chance {rows[0].chance:.2g}" if rows else ""
         return Verdict(None, "", (*evidence, f"no part of the network stands out{best}"))
     top = rows[0]
@@ -196,7 +201,7 @@ def judge(
         f"{top.kind} {top.id}: {counters.most_common(1)[0][0]} rose (up to {most} in one poll) close to {top.hits} of {top.of} incidents, "
         f"by chance {top.chance:.1g}"
     )
-    cause, more = of_sensors(top, sensors, fabric, cards, slack)
+    cause, more = of_sensors(top, sensors, fabric, cards, limits)
     return Verdict(top, cause, (*evidence, *more))
 
 
@@ -212,25 +217,25 @@ def of_hosts(incidents: Sequence[Incident]) -> str:
 
 
 def of_sensors(
-    top: Suspect, sensors: Sequence[Sensor], fabric: Fabric | None, cards: Mapping[End, str] | None, slack: float
+    top: Suspect, sensors: Sequence[Sensor], fabric: Fabric | None, cards: Mapping[End, str] | None, limits: Common
 ) -> tuple[str, list[str]]:
     """What fans and temperatures of the suspect (or of what it is part of) said near its events, against the rest of the time."""
     names = {id for event in top.events for _, id in parts_of(event.end, fabric, cards)} if top.kind != "device" else {top.id}
     own = [sensor for sensor in sensors if sensor.part in names]
     times = [event.at for event in top.events]
-    close = [sensor for sensor in own if any(abs(sensor.at - at) <= 5 * slack for at in times)]
+    close = [sensor for sensor in own if any(abs(sensor.at - at) <= 5 * limits.slack_s for at in times)]
     found: list[str] = []
     cause = ""
     for name in sorted({sensor.name for sensor in own if sensor.kind == "fan"}):
         usual = median(sensor.value for sensor in own if sensor.kind == "fan")
-        slow = [sensor.value for sensor in close if sensor.kind == "fan" and sensor.name == name and sensor.value < SLOW_FAN * usual]
+        slow = [sensor.value for sensor in close if sensor.kind == "fan" and sensor.name == name and sensor.value < limits.slow_fan * usual]
         if slow:
             found.append(f"{name} turned at {min(slow):.0f} rpm near the events ({len(slow)} readings), {usual:.0f} is usual")
             cause = cause or f"slow fan {name}"
     for name in sorted({sensor.name for sensor in own if sensor.kind == "temperature"}):
         all_values = [sensor.value for sensor in own if sensor.kind == "temperature" and sensor.name == name]
         hot = [sensor.value for sensor in close if sensor.kind == "temperature" and sensor.name == name]
-        if hot and max(hot) > median(all_values) + HOT_C:
+        if hot and max(hot) > median(all_values) + limits.hot_c:
             found.append(f"{name} was at {max(hot):.0f} C near the events, {median(all_values):.0f} C is usual")
             cause = cause or f"heat at {name}"
     return cause, found

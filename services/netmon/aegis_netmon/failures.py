@@ -1,4 +1,4 @@
-"""Failures of jobs and what lognexus says of them, from the stream EVENTS into `incidents`. Reads; writes nothing."""
+"""Starts and failures of jobs and what lognexus says of them, from the stream EVENTS into `incidents`. Reads; writes nothing."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ async def follow(bus: Bus, incidents: Incidents, picture: Picture) -> None:
                 if item.subject.startswith("aegis.verdict."):
                     incidents.explained(decode(Verdict, item.data))
                 else:
-                    incidents.failed(decode(JobEvent, item.data), item.time_ms / 1000, picture)
+                    incidents.heard(decode(JobEvent, item.data), item.time_ms / 1000, picture)
             except BadMessage as error:
                 log.warning("%s: %s", item.subject, error)

@@ -69,6 +69,16 @@ def _begin(dips: tuple[Dip, ...], new: Dip, limits: Flap) -> tuple[Dip, ...]:
     return (*dips, new)
 
 
+def insert(old: History, dip: Dip, limits: Flap | None = None) -> History:
+    """A dip that somebody else saw, after the fact; one that is known already changes nothing."""
+    merge = (limits or default().flap).merge_s
+    end = dip.start if dip.end is None else dip.end
+    if any(one.start - merge <= end and dip.start <= (old.at if one.end is None else one.end) + merge for one in old.dips):
+        return old
+    dips = tuple(sorted((*old.dips, dip), key=lambda one: one.start))
+    return History(old.up, dips[-KEPT:], old.boot, old.at)
+
+
 def judge(history: History, now: float, limits: Flap | None = None) -> FlapVerdict:
     """The state of the link as a person should see it."""
     limits = limits or default().flap

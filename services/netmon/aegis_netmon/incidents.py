@@ -14,6 +14,7 @@ from itertools import chain
 import msgspec
 from aegis_proto.messages import JobEvent, Verdict
 from aegis_proto.net import SERVICE
+from aegis_proto.phases import Phase
 
 from aegis_netmon import correlate
 from aegis_netmon.correlate import Incident, PortEvent, Sensor
@@ -22,11 +23,9 @@ from aegis_netmon.picture import Picture
 from aegis_netmon.series import Port
 from aegis_netmon.topology import End
 
-MOST_INCIDENTS, MOST_EVENTS, MOST_READINGS, MOST_SERIES = 256, 20_000, 400, 4096
-LEAST = 3
-"""Incidents before anything is said of what they have in common."""
-SETTLE = 180.0
-"""Seconds after an incident until the events near it have come."""
+MOST_INCIDENTS, MOST_EVENTS, MOST_READINGS, MOST_SERIES, MOST_RUNS = 256, 20_000, 400, 4096, 4096
+WORKED_BITS = 8e9
+"""Sent by a job's ports since its start: then its queue pairs have worked (1 GB; ours)."""
 EVERY = 6 * 3600.0
 """A reading of a sensor is kept so often, and when it differs so much from the last kept one:"""
 DIFFERS = {"fan": 0.15, "temperature": 0.12}
@@ -53,6 +52,8 @@ class Incidents:
         self.incidents: dict[str, Incident] = {incident.id: incident for incident in kept.incidents}
         self.events: deque[PortEvent] = deque(kept.events, MOST_EVENTS)
         self._sensors: dict[tuple[str, str], deque[Sensor]] = {}
+        self._runs: dict[str, float] = {}
+        """Job -> when its command was last started."""
         self.since, self.seq = kept.since, kept.seq
         self._due = 0.0
         for sensor in kept.sensors:
@@ -65,27 +66,53 @@ class Incidents:
     def sensors(self) -> Iterable[Sensor]:
         return chain.from_iterable(self._sensors.values())
 
+    def adopt(self, kept: KeptIncidents) -> None:
+        """What the holder of the lease knew: its sweeps' events and sensors, and which links the jobs used, which only it sees."""
+        self.incidents = {**self.incidents, **{one.id: one for one in kept.incidents if one.id in self.incidents}}
+        self.events = deque(sorted({*kept.events, *self.events}, key=lambda event: event.at), MOST_EVENTS)
+        self._sensors = {}
+        for sensor in kept.sensors:
+            self.sensor(sensor)
+        self.since = min(kept.since or self.since, self.since or kept.since)
+
     # --- hearing -----------------------------------------------------------------------------------------------------------------
 
-    def failed(self, event: JobEvent, at: float, picture: Picture) -> None:
-        """A failure of a job. `at`: when the bus stored it, seconds."""
+    def heard(self, event: JobEvent, at: float, picture: Picture) -> None:
+        """An event of a job: a start of its command, or a failure. `at`: when the bus stored it, seconds."""
         job = picture.jobs.get(event.job)
+        if event.type == "phase" and event.phase == Phase.RUN_COMMAND:
+            self._runs.pop(event.job, None)
+            self._runs[event.job] = at
+            while len(self._runs) > MOST_RUNS:
+                del self._runs[next(iter(self._runs))]
         if not event.counted or event.type != "counted" or (job is not None and len(job.nodes) < 2):
             return
         used = picture.uses.get(event.job)
         key = f"{event.job}-{event.incarnation}"
-        self.incidents[key] = Incident(key, at, (event.node,) if event.node else (), used.links if used is not None else None)
+        started = self._runs.get(event.job, 0.0)
+        self.incidents[key] = Incident(
+            key,
+            at,
+            (event.node,) if event.node else (),
+            used.links if used is not None and picture.fabric.links else None,
+            event.job,
+            event.incarnation,
+            event.cause,
+            started,
+            not started or picture.sent(job.nodes if job is not None else (), started) >= WORKED_BITS,
+            job.nodes if job is not None else (),
+        )
         while len(self.incidents) > MOST_INCIDENTS:
             del self.incidents[next(iter(self.incidents))]
-        self._due = at + SETTLE
+        self._due = at + self._limits.common.settle_s
 
     def explained(self, verdict: Verdict) -> None:
         """What lognexus says of it: not the network's, or who fell behind."""
         incident = self.incidents.get(verdict.id)
         if incident is not None and verdict.cause in ELSEWHERE:
             del self.incidents[verdict.id]
-        elif incident is not None and verdict.nodes:
-            self.incidents[verdict.id] = msgspec.structs.replace(incident, hosts=verdict.nodes)
+        elif incident is not None:
+            self.incidents[verdict.id] = msgspec.structs.replace(incident, hosts=verdict.nodes or incident.hosts, word=verdict.cause)
 
     def counted(self, end: End, port: Port | None, at: float) -> None:
         """A port after a poll that ended at `at`: events of its last step."""
@@ -106,14 +133,23 @@ class Incidents:
 
     def question(self, now: float, picture: Picture) -> Callable[[], correlate.Verdict] | None:
         """What is to be worked out now, in a thread perhaps; None when there is nothing new."""
-        if not self._due or now < self._due or len(self.incidents) < LEAST:
+        if not self._due or now < self._due or len(self.incidents) < self._limits.common.least:
             return None
         self._due = 0.0
         seen = [incident for incident in self.incidents.values() if incident.at >= self.since]
-        if len(seen) < LEAST:
+        if len(seen) < self._limits.common.least:
             return None
         events, sensors, fabric, span = list(self.events), list(self.sensors()), picture.fabric, (self.since, now)
-        return lambda: correlate.judge(seen, events, span, sensors=sensors, fabric=fabric)
+        return lambda: correlate.judge(seen, events, span, sensors=sensors, fabric=fabric, limits=self._limits.common)
+
+    def settled(self, now: float) -> list[Incident]:
+        """Incidents around which all events have come, and which were not told on yet."""
+        return [one for one in self.incidents.values() if not one.said and now >= one.at + self._limits.common.settle_s]
+
+    def said(self, incident: Incident, what: str) -> None:
+        """What it was, as far as ports tell."""
+        if incident.id in self.incidents:
+            self.incidents[incident.id] = msgspec.structs.replace(self.incidents[incident.id], said=what, nodes=())
 
 
 def part_id(found: correlate.Suspect) -> str:

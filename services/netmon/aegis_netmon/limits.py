@@ -72,6 +72,17 @@ class Spread(_Table, frozen=True, kw_only=True):
     least_load: float
 
 
+class Common(_Table, frozen=True, kw_only=True):
+    """What incidents have in common. Seconds; `sure` is a probability, `slow_fan` a share of the usual speed, `hot_c` degrees above the usual."""
+
+    least: int
+    settle_s: float
+    slack_s: float
+    sure: float
+    slow_fan: float
+    hot_c: float
+
+
 class CounterLimit(_Table, frozen=True, kw_only=True):
     """One row: `any` is the severity of a single event, `severity` that of reaching `warn` (reaching `bad` is critical)."""
 
@@ -95,6 +106,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     down: Down
     burst: Burst
     spread: Spread
+    common: Common
     counter: tuple[CounterLimit, ...]
 
 

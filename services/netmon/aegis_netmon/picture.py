@@ -45,6 +45,7 @@ class JobUse(msgspec.Struct, frozen=True):
     job: str
     namespace: str
     nodes: tuple[str, ...]
+    uid: str = ""
 
 
 class Picture:
@@ -61,6 +62,20 @@ class Picture:
         self.uses: dict[str, Use] = {}
         self._verdicts: dict[str, LinkVerdict] = {}
         self._known: tuple[int, int, int] = (-1, -1, -1)
+        self._ways: dict[tuple[str, ...], Use] = {}
+        """Nodes -> what jobs on them use of the fabric; forgotten when its graph, its routes or the names of its adapters are others."""
+        self._ways_of: object = None
+
+    def routed(self, tables: users.Routes) -> None:
+        """After the switches' tables were read."""
+        self.tables = tables
+        self._use()
+
+    def routing(self, adaptive: bool | None) -> None:
+        """Whether routing is adaptive (None: not known)."""
+        if adaptive != self.adaptive:
+            self.adaptive = self.hosts.adaptive = adaptive
+            self._use()
 
     def swept(self, after: Watch, fabric: Fabric, verdicts: Iterable[LinkVerdict]) -> None:
         """After a sweep of the fabric."""
@@ -120,14 +135,19 @@ class Picture:
         return {guid: port.seen.node for (guid, _), port in self.hosts.by_guid.items()}
 
     def _use(self) -> None:
-        names = self.names()
+        names, adaptive = self.names(), self.adaptive is not False
+        shape = (self.fabric.links.keys(), self.tables, adaptive, names)
+        if shape != self._ways_of:
+            self._ways, self._ways_of = {}, shape
+        nodes = {job.nodes for job in self.jobs.values()}
+        self._ways = {key: self._ways.get(key) or users.use(self.fabric, key, self.tables, adaptive=adaptive, names=names) for key in nodes}
         by_node: dict[str, list[str]] = {}
         for line in self.lines.values():
             for port in line.ports:
                 by_node.setdefault(port.seen.node, []).append(line.id)
         self.uses = {}
         for job in self.jobs.values():
-            used = users.use(self.fabric, job.nodes, self.tables, adaptive=self.adaptive is not False, names=names)
+            used = self._ways[job.nodes]
             own = {key for node in job.nodes for key in by_node.get(node, ())}
             absent = tuple(node for node in used.absent if node not in by_node)
             whole = used.exact and (len(job.nodes) < 2 or bool(self.fabric.links))
@@ -137,6 +157,11 @@ class Picture:
         """NCCL's settings of a job, as a node of it tells; None where none does: not told is not unset."""
         told = (self.hosts.settings.get(node, {}).get(job.job) for node in job.nodes)
         return next((found for found in told if found is not None), None)
+
+    def sent(self, nodes: Iterable[str], since: float) -> int:
+        """Bits that the ports of these nodes sent since then, as far as their windows reach."""
+        ports = [self.hosts.ports[key].port for node in nodes for key in self.hosts.of_node.get(node, ())]
+        return sum(step.xmit_bits or 0 for port in ports if port is not None for step in port.steps if step.at > since)
 
     # --- judging -----------------------------------------------------------------------------------------------------------------
 
@@ -178,7 +203,7 @@ class Picture:
             guids[0],
             guids[1] if len(guids) > 1 else "",
             line.link.tier if line.link else -1,
-            (line.link and line_rate_gbps(line.link.speed, line.link.width)) or max((port.seen.gbps or 0.0 for port in line.ports), default=0.0),
+            self.line_gbps(line),
             end,
             suspect,
             reason,
@@ -234,6 +259,11 @@ class Picture:
                 back = sum(step.rcv_bits or 0 for step in port.steps) / seconds / 1e9
                 return (out, back) if nth == 0 else (back, out)
         return 0.0, 0.0
+
+    def line_gbps(self, line: Line) -> float:
+        """Its rate, by the graph or by the host; 0 where neither tells."""
+        told = line_rate_gbps(line.link.speed, line.link.width) if line.link else None
+        return told or max((port.seen.gbps or 0.0 for port in line.ports), default=0.0)
 
     def _dips(self, line: Line, now: float) -> int:
         history = self.watch.flaps.get(line.id)

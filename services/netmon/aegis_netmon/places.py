@@ -79,4 +79,4 @@ class Places:
         for k in range(shards.count(head.workerNum)):
             stored = await self._bus.get(STREAM, subjects.job_pods(job, k))
             nodes |= {pod.node for pod in decode_shard(head, k, stored) if pod.node and not pod.gone}
-        return JobUse(job, head.namespace, tuple(sorted(nodes)))
+        return JobUse(job, head.namespace, tuple(sorted(nodes)), head.uid)

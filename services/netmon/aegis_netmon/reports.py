@@ -10,12 +10,15 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 from aegis_parsers import parse
 from aegis_parsers.schema import Parsed
 
 from aegis_netmon import routing, sensors, ufmlog
 from aegis_netmon.correlate import PortEvent, Sensor
+from aegis_netmon.flaps import Dip
 from aegis_netmon.routing import AdaptiveState
+from aegis_netmon.topology import End
 
 MOST_FILES = 256
 MOST_BYTES = 64 << 20
@@ -29,6 +32,7 @@ class Reports:
         self.files: dict[str, tuple[Parsed, float]] = {}
         self.unread: dict[str, str] = {}
         self._seen: dict[str, tuple[int, int]] = {}
+        self._told: dict[str, float] = {}
 
     def look(self) -> list[str]:
         """Names of the files that are new or changed. Blocks."""
@@ -41,6 +45,7 @@ class Reports:
             return []
         for gone in self.files.keys() - set(names):
             del self.files[gone]
+            self._told.pop(gone, None)
         changed = []
         self.unread.pop(self.folder, None)
         for name in names:
@@ -81,7 +86,7 @@ class Reports:
         told = [(name, state) for name, state in states if state.switches is not None]
         name, best = told[-1] if told else states[-1]
         masks = {key: mask for _, state in states for key, mask in state.masks.items()}
-        return AdaptiveState(best.state, best.switches, best.of, f"ibdiagnet ({name})", best.at, best.reason, masks)
+        return msgspec.structs.replace(best, source=f"ibdiagnet ({name})", masks=masks)
 
     def firmware(self) -> dict[str, str]:
         """Switch -> firmware, from ibswinfo."""
@@ -103,8 +108,19 @@ class Reports:
         ]
 
     def events(self, changed: list[str]) -> list[PortEvent]:
-        """Events of counters in the changed logs of UFM."""
-        return [event for name in changed for parsed, _ in [self.files[name]] if parsed.tool == "ufm" for event in ufmlog.events(parsed)]
+        """Events of counters in the changed logs of UFM that were not there before: a log is read anew whenever it grows."""
+        found = []
+        for name in changed:
+            parsed, _ = self.files[name]
+            if parsed.tool == "ufm":
+                events, upto = list(ufmlog.events(parsed)), self._told.get(name, 0.0)
+                found += [event for event in events if event.at > upto]
+                self._told[name] = max((event.at for event in events), default=upto)
+        return found
+
+    def dips(self, changed: list[str]) -> list[tuple[End, Dip]]:
+        """Links that went down and came back by the changed logs of UFM, also between two sweeps."""
+        return [dip for name in changed for parsed, _ in [self.files[name]] if parsed.tool == "ufm" for dip in ufmlog.dips(parsed)]
 
 
 def part_of(name: str) -> str:

@@ -1,7 +1,8 @@
 """Round after round: bring the picture up to date, and tell what changed. Only the replica that holds the lease tells.
 
-Writes `aegis.verdict.netmon.{link,job}.<id>`. What was told last is read from there when this replica begins to tell, and a verdict that the bus did
-not take is told in the next round. After a start a link is not called well before its counters have been seen for a while.
+Writes `aegis.verdict.netmon.{link,job}.<id>`, and as facts to the owners of jobs what their ports say of a failure, and bad links they use for sure.
+What was told last is read from there when this replica begins to tell, and what the bus did not take is told in the next round. After a start a link
+is not called well before its counters have been seen for a while.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from aegis_bus.connection import Bus
 from aegis_bus.errors import BusError
 from aegis_bus.settings import NetmonSettings
 from aegis_proto import subjects
-from aegis_proto.messages import BadMessage, Verdict, decode, encode
+from aegis_proto.messages import BadMessage, Era, Fact, Verdict, decode, encode
 from aegis_proto.net import SERVICE, LinkInfo
 
-from aegis_netmon import metrics, verdicts
+from aegis_netmon import metrics, transport, verdicts
 from aegis_netmon.incidents import Incidents, of_part, part_id
 from aegis_netmon.picture import Line, Picture
 from aegis_netmon.verdicts import Told
@@ -30,13 +31,15 @@ log = logging.getLogger(__name__)
 SETTLE = 300.0
 """Seconds after a start in which no link is called well again: the window of its counters."""
 FORGET_EVERY = 3600.0
+SURE = 0.5
+"""Confidence of a verdict on a job's network from which its owner is told: it uses the link, and not perhaps."""
 
 
 class Rounds:
     """`run` until cancelled. `ready`: whether this replica may tell now."""
 
-    def __init__(self, bus: Bus, picture: Picture, incidents: Incidents, settings: NetmonSettings) -> None:
-        self._bus, self._picture, self._incidents, self._settings = bus, picture, incidents, settings
+    def __init__(self, bus: Bus, picture: Picture, incidents: Incidents, settings: NetmonSettings, era: Era) -> None:
+        self._bus, self._picture, self.incidents, self._settings, self._era = bus, picture, incidents, settings, era
         self.ready: Callable[[], bool] = lambda: False
         self._told: dict[str, Told] = {}
         self._told_jobs: dict[str, Told] = {}
@@ -62,6 +65,7 @@ class Rounds:
             else:
                 try:
                     await self._tell(now)
+                    await self._tell_incidents(now)
                     await self._tell_common(now)
                 except BusError as error:
                     log.warning("verdicts not told yet: %s", error)
@@ -121,11 +125,34 @@ class Rounds:
                 verdict = verdicts.of_job(job, infos, int(now * 1000))
                 await self._publish(subjects.verdict(SERVICE, "job", job), verdict)
                 self._told_jobs[job] = Told.of(verdict)
+                use = self._picture.jobs.get(job)
+                if use is not None and use.uid and verdict.state == "bad" and verdict.confidence >= SURE:
+                    await self._fact(
+                        job, verdicts.fact(use.uid, verdict.sentence, verdict.sentenceZh, cause=verdict.cause, at=verdict.at), verdict.id
+                    )
         self._told_jobs = {job: told for job, told in self._told_jobs.items() if job in self._picture.jobs or job in hit}
+
+    async def _tell_incidents(self, now: float) -> None:
+        """What the ports of a job say of its failure. Where no port saw anything it is said only of what lognexus calls network."""
+        for incident in self.incidents.settled(now):
+            verdict = transport.of_incident(incident, self.incidents.events, self._picture)
+            use = self._picture.jobs.get(incident.job)
+            if use is not None and use.uid and (verdict.network or incident.word == "network"):
+                cause = "network" if verdict.network else "unknown"
+                zh = f"网络端口证据:{verdict.reason}" if verdict.network else "失败前后没有任何端口事件,不能归因于网络"
+                told = verdicts.fact(
+                    use.uid, f"{verdict.cause}: {verdict.reason}", zh, cause=cause, at=int(now * 1000), incarnation=incident.incarnation
+                )
+                await self._fact(incident.job, told, incident.id)
+            self.incidents.said(incident, f"{verdict.cause}: {verdict.reason}")
+
+    async def _fact(self, job: str, fact: Fact, key: str) -> None:
+        """Told again after a crash it is a double for the stream."""
+        await self._bus.publish(subjects.fact(job, "job"), encode(fact), msg_id=self._era.dedup_id(f"netmon fact|{key}"))
 
     async def _tell_common(self, now: float) -> None:
         """The part that the incidents so far have in common, when a new one says so."""
-        question = self._incidents.question(now, self._picture)
+        question = self.incidents.question(now, self._picture)
         if question is None:
             return
         found = await asyncio.to_thread(question)

@@ -1,7 +1,8 @@
 """netmon: the ports of all nodes and the fabric between them, judged; what gets worse is told, with the jobs it hits; questions are answered.
 
 Any number of replicas read the polls of the nodes (METRICS) and follow the jobs (CTL); the one that holds the lease `aegis.lease.netmon` also sweeps
-the fabric, tells verdicts (EVENTS) and answers. Owns its folder, and what it told: read back at its start, so that nothing is told twice.
+the fabric, tells verdicts (EVENTS) and facts (REPORTS), answers, and writes what its successor must know (KEPT). What it told is read back at its
+start, so that nothing is told twice.
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ from aegis_proto import subjects
 from aegis_proto.messages import BadMessage, Era, decode
 from aegis_proto.net import SERVICE
 
-from aegis_netmon import failures, kept, limits
+from aegis_netmon import failures, kept, limits, metrics
 from aegis_netmon.api import Api
 from aegis_netmon.expected import Expected
 from aegis_netmon.hostpoll import NodePoll
 from aegis_netmon.hosts import Hosts
 from aegis_netmon.incidents import Incidents
 from aegis_netmon.intake import Intake
+from aegis_netmon.kept import Kept
+from aegis_netmon.linkmetrics import LinkMetrics
+from aegis_netmon.memory import Memory
 from aegis_netmon.picture import Picture
 from aegis_netmon.places import Places
 from aegis_netmon.rounds import Rounds
@@ -37,7 +41,6 @@ from aegis_netmon.sweeping import Sweeping
 log = logging.getLogger(__name__)
 
 PORT = re.compile(r"(?P<device>[A-Za-z0-9_.-]+)/(?P<port>\d{1,3})(?:@(?P<gbps>\d+(?:\.\d+)?))?")
-KEEP_EVERY = 60.0
 
 
 def manifest(ports: Sequence[str]) -> tuple[Expected, ...]:
@@ -65,68 +68,59 @@ def hosts_of(settings: NetmonSettings) -> Hosts:
         raise ValueError(f"E130 netmon.limits {settings.limits}: {error}") from None
 
 
-async def era_of(bus: Bus) -> str:
-    """Id of this store of states, however long it takes to learn it."""
+async def era_of(bus: Bus) -> Era:
+    """This store of states, however long it takes to learn it."""
     while True:
         try:
             stored = await bus.get("CTL", subjects.ERA)
-            return decode(Era, stored.data).era if stored is not None else ""
+            return decode(Era, stored.data) if stored is not None else Era("")
         except BadMessage as error:
             log.error("%s: %s", subjects.ERA, error)
-            return ""
+            return Era("")
         except BusError as error:
             log.info("era not known yet: %s", error)
             await asyncio.sleep(1.0)
 
 
-class Memory:
-    """What is written down now and then, and at the end."""
-
-    def __init__(self, folder: Path, picture: Picture, incidents: Incidents, intake: Intake, era: str) -> None:
-        self._folder, self._picture, self._incidents, self._intake, self._era = folder, picture, incidents, intake, era
-
-    async def run(self) -> None:
-        while True:
-            await asyncio.sleep(KEEP_EVERY)
-            await self.write()
-
-    async def write(self) -> None:
-        """A disk that refuses is told of: the file before stays."""
-        made = kept.gather(self._picture.hosts, self._picture.watch, self._incidents.kept(), self._intake.seq, self._era)
+async def remembered(memory: Memory) -> Kept | None:
+    """What was remembered, however long the bus is away."""
+    while True:
         try:
-            await asyncio.to_thread(kept.write, self._folder, made)
-        except OSError as error:
-            log.error("what is to be remembered could not be written: %s", error)
+            return await memory.read()
+        except BusError as error:
+            log.info("what was remembered is not known yet: %s", error)
+            await asyncio.sleep(1.0)
 
 
 async def start(service: Service) -> None:
     """Until the service is to stop."""
     settings = service.config.netmon
-    folder = Path(settings.state) if settings.state else None
     picture = Picture(hosts_of(settings))
     async with joined(service) as replica:
         bus = replica.bus
         await replica.lease.start()
         sole = SoleLease(bus, SERVICE, replica.name, service.config.bus.lease_ttl)
         era = await era_of(bus)
-        remembered = kept.read(folder, era) if folder is not None else None
-        if remembered is not None:
-            kept.give_back(remembered, picture.hosts)
-            picture.watch = remembered.watch
-            log.info("remembered: %d ports, %d links", len(remembered.ports), len(remembered.watch.links))
-        incidents = Incidents(picture.hosts.limits, remembered.incidents if remembered is not None else None)
+        memory = Memory(bus, replica.name, era.era, settings.keep, lambda: sole.held)
+        found = await remembered(memory)
+        if found is not None:
+            kept.give_back(found, picture.hosts)
+            picture.watch = found.watch
+            log.info("remembered: %d ports, %d links", len(found.ports), len(found.watch.links))
+        incidents = Incidents(picture.hosts.limits, found.incidents if found is not None else None)
 
         def take(poll: NodePoll) -> None:
             for port in picture.hosts.take(poll):
                 incidents.counted((port.guid or f"{port.seen.node}/{port.seen.device}", port.seen.port), port.port, poll.at)
 
-        intake = Intake(bus, take, remembered.seq if remembered is not None else 0)
+        intake = Intake(bus, take, found.seq if found is not None else 0)
         service.health["reading"] = lambda: intake.ready
-        rounds = Rounds(bus, picture, incidents, settings)
-        sweeping = Sweeping(settings, sole, picture, incidents, rounds.wake)
+        rounds = Rounds(bus, picture, incidents, settings, era)
+        sweeping = Sweeping(settings, lambda: memory.mine and sole.held, picture, incidents, rounds.wake)
         api = Api(bus, picture, sweeping, rounds, replica.name)
-        rounds.ready = lambda: intake.ready and sole.held
-        api.active = lambda: sole.held
+        rounds.ready = lambda: intake.ready and memory.mine and sole.held
+        api.active = lambda: memory.mine and sole.held
+        metrics.REGISTRY.register(LinkMetrics(picture, api.active))
         await api.start()
         tasks = [
             service.spawn(sole.run(), "lease"),
@@ -135,17 +129,17 @@ async def start(service: Service) -> None:
             service.spawn(failures.follow(bus, incidents, picture), "failures"),
             service.spawn(rounds.run(), "rounds"),
             service.spawn(sweeping.run(), "sweeps"),
+            service.spawn(memory.run(picture, incidents, intake), "memory"),
         ]
-        memory = Memory(folder, picture, incidents, intake, era) if folder is not None else None
-        if memory is not None:
-            tasks.append(service.spawn(memory.run(), "memory"))
         await service.stopping.wait()
         sweeping.stop()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if memory is not None:
-            await memory.write()
+        try:
+            await memory.write(picture, incidents, intake)
+        except BusError as error:
+            log.warning("what is to be remembered could not be written: %s", error)
         await sole.stop()
         await replica.lease.stop()
 

@@ -13,7 +13,6 @@ from collections.abc import Callable
 
 import msgspec
 from aegis_bus.settings import NetmonSettings
-from aegis_bus.sole import SoleLease
 
 from aegis_netmon import metrics, users
 from aegis_netmon.collect import FabricReader, NoFabric
@@ -22,7 +21,7 @@ from aegis_netmon.incidents import Incidents
 from aegis_netmon.picture import Picture
 from aegis_netmon.reports import Reports
 from aegis_netmon.routing import AdaptiveState
-from aegis_netmon.watch import step
+from aegis_netmon.watch import dipped, step
 
 log = logging.getLogger(__name__)
 
@@ -41,10 +40,12 @@ class Swept(msgspec.Struct, frozen=True):
 
 
 class Sweeping:
-    """`run` until cancelled, then `stop`. `on_sweep` is called after each."""
+    """`run` until cancelled, then `stop`. `mine`: whether this replica may sweep now; `on_sweep` is called after each."""
 
-    def __init__(self, settings: NetmonSettings, lease: SoleLease, picture: Picture, incidents: Incidents, on_sweep: Callable[[], None]) -> None:
-        self._settings, self._lease, self._picture, self._incidents, self._on_sweep = settings, lease, picture, incidents, on_sweep
+    def __init__(
+        self, settings: NetmonSettings, mine: Callable[[], bool], picture: Picture, incidents: Incidents, on_sweep: Callable[[], None]
+    ) -> None:
+        self._settings, self._mine, self._picture, self._incidents, self._on_sweep = settings, mine, picture, incidents, on_sweep
         self.reader = FabricReader(settings.prefix, settings.budget)
         self.reports = Reports(settings.reports)
         self.adaptive: AdaptiveState = self.reports.adaptive(None)
@@ -57,7 +58,7 @@ class Sweeping:
         while True:
             now = time.monotonic()
             metrics.SWEPT.set(time.time() - self.last.at if self.last.at else -1)
-            if self._lease.held and now >= due:
+            if self._mine() and now >= due:
                 due = now + self._settings.sweep
                 try:
                     await self._sweep()
@@ -77,11 +78,12 @@ class Sweeping:
                 self.last = Swept(self.last.at, time.monotonic() - begun, self.last.partial, str(error))
             else:
                 metrics.SWEEP.observe(time.monotonic() - begun)
-                if self._lease.held:  # it may have run out meanwhile
+                if self._mine():  # the lease may have run out meanwhile
                     await self._take(reading, time.monotonic() - begun)
         for sensor in self.reports.sensors(changed):
             self._incidents.sensor(sensor)
         self._incidents.events.extend(self.reports.events(changed))
+        self._picture.watch = dipped(self._picture.watch, self.reports.dips(changed), self._picture.hosts.limits)
         self._routing()
         self._on_sweep()
 
@@ -106,7 +108,7 @@ class Sweeping:
         if graph_changed or time.monotonic() >= self._routes_due:
             self._routes_due = time.monotonic() + ROUTES_EVERY
             parsed, why = await asyncio.to_thread(self.reader.routes)
-            picture.tables = users.routes(parsed.items) if parsed is not None else {}
+            picture.routed(users.routes(parsed.items) if parsed is not None else {})
             if why:
                 log.info("routes of the switches are not known: %s", why)
 
@@ -115,8 +117,9 @@ class Sweeping:
         picture = self._picture
         switches = sum(device.kind == "switch" for device in picture.fabric.devices.values()) or None
         self.adaptive = self.reports.adaptive(switches)
-        picture.adaptive = picture.hosts.adaptive = {"on": True, "off": False}.get(self.adaptive.state)
-        metrics.ADAPTIVE.set({"on": 1, "off": 0}.get(self.adaptive.state, -1))
+        picture.routing({"on": True, "off": False}.get(self.adaptive.state))
+        for state in ("on", "off", "unknown"):
+            metrics.ADAPTIVE.labels(state).set(state == self.adaptive.state)
 
     def stop(self) -> None:
         """The tool that runs ends now."""

@@ -1,4 +1,4 @@
-"""UFM's event log as events of ports and as links that went up and down. Pure.
+"""UFM's event log as events of ports and as dips of links. Pure.
 
 Its times have no zone: `offset` is what to subtract to have UTC. A line without a time (a message body alone) is no event.
 """
@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from aegis_parsers.schema import Item, Parsed
 
 from aegis_netmon.correlate import PortEvent
+from aegis_netmon.flaps import Dip
 from aegis_netmon.topology import End, guid
 
 COUNTERS = {110: "symbol_error", 112: "link_downed", 113: "port_rcv_errors", 116: "port_xmit_discards", 917: "symbol_error", 918: "symbol_error"}
@@ -27,12 +28,15 @@ def events(parsed: Parsed, offset: float = 0.0, within: float = 60.0) -> Iterato
                 yield PortEvent(at, within, end, COUNTERS[code], 1)
 
 
-def changes(parsed: Parsed, offset: float = 0.0) -> Iterator[tuple[float, End, bool]]:
-    """Ports that came up (True) or went down, in the order of the log."""
+def dips(parsed: Parsed, offset: float = 0.0) -> Iterator[tuple[End, Dip]]:
+    """Ports that went down and came back, in the order in which they came back. One that is down still is the sweep's to see."""
+    down: dict[End, float] = {}
     for item, at in timed(parsed, offset):
-        if item.get("code") in (UP, DOWN):
-            for end in sides(item):
-                yield at, end, item.get("code") == UP
+        for end in sides(item) if item.get("code") in (UP, DOWN) else ():
+            if item.get("code") == DOWN:
+                down.setdefault(end, at)
+            elif (start := down.pop(end, None)) is not None:
+                yield end, Dip(start, at)
 
 
 def timed(parsed: Parsed, offset: float) -> Iterator[tuple[Item, float]]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import msgspec
-from aegis_proto.messages import Verdict
+from aegis_proto.messages import Fact, Verdict
 from aegis_proto.net import SERVICE, LinkInfo
+from aegis_proto.phases import FactKind
 
 from aegis_netmon.watch import ALARMS
 
@@ -123,6 +124,12 @@ def of_job(job: str, bad: list[LinkInfo], at: int) -> Verdict:
         state="bad" if bad else "healthy",
         codes=tuple(sorted({info.link for info in bad}))[:MOST_JOBS],
     )
+
+
+def fact(uid: str, message: str, zh: str, *, cause: str, at: int, incarnation: int = -1) -> Fact:
+    """A word to the job's owner: it becomes an event of the job, and excludes no node. `incarnation`: whose failure it is about."""
+    settings = {"cause": cause, "zh": zh[:300], **({"incarnation": str(incarnation)} if incarnation >= 0 else {})}
+    return Fact(FactKind.VERDICT, uid, at=at, message=message[:500], who=SERVICE, settings=settings)
 
 
 def job_news(told: Told | None, bad: list[LinkInfo]) -> bool:

@@ -138,6 +138,19 @@ def with_devices(watch: Watch, verdicts: Sequence[LinkVerdict]) -> Iterable[Link
         yield verdict
 
 
+def dipped(watch: Watch, dips: Iterable[tuple[End, flaps.Dip]], limits: Limits | None = None) -> Watch:
+    """With the dips of ports that another watcher saw."""
+    found = list(dips)
+    if not found:
+        return watch
+    of = {end: key for key, link in watch.links.items() for end in (link.a, link.b)}
+    histories = dict(watch.flaps)
+    for end, dip in found:
+        if (key := of.get(end)) is not None:
+            histories[key] = flaps.insert(histories.get(key, History()), dip, (limits or default()).flap)
+    return msgspec.structs.replace(watch, flaps=histories)
+
+
 def forget(watch: Watch, link: str) -> Watch:
     """After a link was taken out on purpose."""
     return msgspec.structs.replace(watch, links={key: value for key, value in watch.links.items() if key != link})

@@ -43,8 +43,8 @@ PURE = {
     "aegis_agent": ["orders", "env", "nested", "mode", "progress", "stacks"],
     "aegis_netmon": [
         *("series", "rates", "ber", "flaps", "health", "expected", "limits", "topology", "users", "routing"),
-        *("correlate", "pairs", "transport", "sweep", "fabricpoll", "watch", "sensors", "uplinks", "rollout", "hostpoll", "ufmlog"),
-        *("hosts", "picture", "verdicts", "incidents"),
+        *("correlate", "pairs", "transport", "fabricpoll", "watch", "sensors", "uplinks", "rollout", "hostpoll", "ufmlog"),
+        *("hosts", "picture", "verdicts", "incidents", "kept"),
     ],
 }
 """Decisions: no clock, no loop, no bus, no files, no randomness of their own (a random.Random may be an argument)."""

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from aegis_agent.daemon.ports import message
-from aegis_netmon import flaps, hostpoll, pairs, sweep, transport
+from aegis_netmon import fabricpoll, flaps, hostpoll, pairs, transport
+from aegis_netmon.collect import FabricReader
 from aegis_netmon.correlate import PortEvent
 from aegis_netmon.expected import Seen, fabric_ports, unsupported
 from aegis_netmon.flaps import Dip, History
@@ -144,29 +145,21 @@ def test_row_9_adapters_are_read_like_switches_and_the_summary_is_held_against_w
     assert "listing_incomplete" not in {finding.code for finding in parsed.findings}
 
 
-def test_row_10_dead_paths_do_not_spend_the_time_of_a_sweep() -> None:
-    targets = [f"n{n}" for n in range(20)]
-    silence: dict[str, int] = {}
-    for number in range(3):
-        now, run = 0.0, sweep.start(targets, 0.0, 10.0, silence, number)
-        while (turn := sweep.ask(run, now)) is not None:
-            target, patience = turn
-            dead = target in ("n0", "n1", "n2")
-            now += patience if dead else 0.05
-            run = sweep.told(run, target, not dead)
-        assert now <= 10.0
-        told = sweep.report(run, now)
-        assert told.answered == 17
-        assert not told.whole
-        silence = dict(run.silence)
-    assert set(told.silent) | set(told.skipped) == {"n0", "n1", "n2"}
-
-
-def test_row_10_what_the_budget_did_not_reach_is_listed() -> None:
-    run = sweep.start(["a", "b"], 0.0, 1.0)
-    run = sweep.told(run, "a", True)
-    assert sweep.ask(run, 1.0) is None
-    assert sweep.report(run, 1.0) == sweep.Report(False, 1.0, 1, (), ("b",), ())
+def test_row_10_dead_paths_do_not_spend_more_than_the_budget_and_what_is_missing_is_listed(shared: Path, tmp_path: Path) -> None:
+    """A scan that dead paths make slow is ended; what was read before counts, and a port that did not answer is named, not zero."""
+    tool = tmp_path / "tool"
+    net = shared / "net/ibsim"
+    cases = f'ibnetdiscover) cat {net}/ibnetdiscover_p.txt;; *) [ "$2" = --counters ] && {{ cat {net}/ibqueryerrors_r_data.txt; exit; }}; sleep 100;;'
+    tool.write_text(f'#!/bin/sh\ncase "$1" in {cases} esac\n')
+    tool.chmod(0o700)
+    made = FabricReader((str(tool),), budget=1.0).read(0.0)
+    assert len(made.fabric.links) == 32
+    assert any("no answer within the budget of 1 s" in what for what in made.partial)
+    texts = {name: (net / f"{name}.txt").read_text() for name in ("ibnetdiscover_p", "ibqueryerrors")}
+    few = fabricpoll.read(
+        0.0, parse("ibnetdiscover", texts["ibnetdiscover_p"]), None, parse("ibqueryerrors", ""), parse("ibqueryerrors", texts["ibqueryerrors"])
+    )
+    assert any("ports did not answer" in what and "leaf1 port 1" in what for what in few.partial)
 
 
 def test_row_11_a_host_s_own_fast_polls_and_the_slow_sweep_of_the_fabric_are_about_one_port(shared: Path) -> None:

@@ -61,7 +61,7 @@ def weeks(seed: int, *, ghost: bool) -> tuple[Incidents, Picture]:
                     incidents.sensor(Sensor(at - 30, f"core1/L{other}", "fan", f"fan{fan}", rng.gauss(4100 if hot and fan == 3 else 8400, 80)))
             if kind != "noise":
                 number += 1
-                incidents.failed(failure(number), at, picture)
+                incidents.heard(failure(number), at, picture)
                 node = f"n{rng.randrange(64)}"
                 incidents.explained(explained(number, "user_code" if kind == "bug" else "unknown", node))
         incidents = Incidents(default(), msgspec.msgpack.decode(msgspec.msgpack.encode(incidents.kept()), type=KeptIncidents))
@@ -103,7 +103,7 @@ def test_what_is_kept_has_a_bound_and_incidents_before_the_first_poll_prove_noth
         quiet.sensor(Sensor(T0 + 60 * n, "p", "fan", "fan1", 8000.0 + n % 7))
     assert len(list(quiet.sensors())) == 3, "60,000 seconds: one in six hours"
     for n in range(500):
-        incidents.failed(failure(n), T0 + n, picture)
+        incidents.heard(failure(n), T0 + n, picture)
     assert len(incidents.incidents) == 256
     incidents.counted(("a", 1), None, T0 + 10_000)
     assert incidents.question(T0 + 20_000, picture) is None
@@ -112,5 +112,5 @@ def test_what_is_kept_has_a_bound_and_incidents_before_the_first_poll_prove_noth
 def test_a_failure_on_one_node_is_no_matter_of_the_network() -> None:
     incidents, picture = Incidents(default()), Picture(Hosts())
     picture.jobs = {JOB.job: JobUse(JOB.job, "default", ("n1",))}
-    incidents.failed(failure(1), T0, picture)
+    incidents.heard(failure(1), T0, picture)
     assert not incidents.incidents

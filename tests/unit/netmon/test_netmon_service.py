@@ -77,7 +77,7 @@ async def everybody(nodes: list[Node], times: int = 1) -> None:
 
 
 async def test_with_the_rights_of_its_role_a_bad_port_is_told_with_its_job_and_answered(secured: Secured, start: Start, tmp_path: Path) -> None:
-    process = await start(secured.url, creds=secured.creds("netmon"), AEGIS_NETMON_STATE=str(tmp_path / "kept"))
+    process = await start(secured.url, creds=secured.creds("netmon"))
     master, reader = await secured.bus("master"), await secured.bus("reader")
     await JobStore(master).create(placed("gamma-333333", ["n0", "n1"]))
     nodes = await cluster(lambda node: secured.bus("node", node=node), tmp_path, 5)
@@ -117,7 +117,9 @@ async def test_with_the_rights_of_its_role_a_bad_port_is_told_with_its_job_and_a
     with pytest.raises(RequestRefused, match="no job"):
         await ask(reader, "job", JobLinksQuery("gamma-333333"), JobLinksAnswer, "other")
     assert await process.end(signal.SIGTERM) == 0
-    assert (tmp_path / "kept/netmon.msgpack").exists()
+    netmon = await secured.bus("netmon")
+    assert await netmon.get("KEPT", subjects.kept("netmon", "head")) is not None
+    await netmon.close()
     for bus in (master, reader):
         await bus.close()
 
@@ -125,7 +127,7 @@ async def test_with_the_rights_of_its_role_a_bad_port_is_told_with_its_job_and_a
 async def test_killed_and_started_again_it_tells_nothing_twice_and_remembers_its_dips(
     make_bus: MakeBus, bus: Bus, nats_server: NatsServer, start: Start, tmp_path: Path
 ) -> None:
-    kept = {"AEGIS_NETMON_STATE": str(tmp_path / "kept")}
+    kept = {"AEGIS_NETMON_KEEP": "0.5"}
     process = await start(nats_server.url, **kept)
     nodes = await cluster(lambda node: make_bus(name=f"node-{node}"), tmp_path, 5)
     await everybody(nodes, 2)

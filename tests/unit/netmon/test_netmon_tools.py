@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from aegis_netmon import fabricpoll, flaps, ufmlog
+from aegis_netmon import collect, fabricpoll, flaps, reports, ufmlog, watch
 from aegis_netmon.series import observe, series
+from aegis_netmon.topology import Link
+from aegis_netmon.watch import Watch
 from aegis_parsers import parse
 
 HEAD = "2024-05-06 07:08:0{n}.123 [{n}] [{code}] WARNING [Link] IBPort [default / fc6a1c0300244e00] [dev_id: fc6a1c0300244e00]: {text}"
@@ -52,13 +54,47 @@ def test_columns_of_ibdiagnet_go_by_their_names(shared: Path) -> None:
 
 def test_links_that_ufm_saw_go_and_come_are_dips_of_both_ends() -> None:
     lines = [HEAD.format(n=n, code=code, text=BODY.format(way=way)) for n, code, way in ((1, 329, "Link went down"), (5, 328, "Link went up"))]
-    history = flaps.observe(flaps.History(), 0.0, True)
-    changes = list(ufmlog.changes(parse("ufm", "\n".join(lines))))
-    assert {end for _, end, _ in changes} == {("9c0591030090e000", 33), ("fc6a1c0300244e00", 8)}
-    for at, end, up in changes:
-        if end[1] == 8:
-            history = flaps.observe(history, at, up)
-    assert [(dip.end or 0) - dip.start for dip in history.dips] == [pytest.approx(4.0)]
+    dips = list(ufmlog.dips(parse("ufm", "\n".join(lines))))
+    assert {end for end, _ in dips} == {("9c0591030090e000", 33), ("fc6a1c0300244e00", 8)}
+    link = Link("l", ("9c0591030090e000", 33), ("fc6a1c0300244e00", 8))
+    swept = flaps.observe(flaps.History(), dips[0][1].start + 60, True)
+    state = Watch({"l": link}, flaps={"l": swept})
+    for _ in range(2):
+        state = watch.dipped(state, dips)
+    (dip,) = state.flaps["l"].dips
+    assert (dip.end or 0) - dip.start == pytest.approx(4.0), "between two sweeps, told by both ends, read twice: one"
+    assert flaps.judge(state.flaps["l"], swept.at).state == "was_down"
+
+
+def test_a_log_that_grows_tells_only_what_is_new(tmp_path: Path) -> None:
+    lines = [HEAD.format(n=n, code=116, text="(Switch:T4:1/4/2)fc6a1c0300244e00:8 port xmit discards") for n in (1, 5)]
+    seen = reports.Reports(str(tmp_path))
+    counts = []
+    for n in (1, 2):
+        (tmp_path / "event.log").write_text("\n".join(lines[:n]))
+        counts.append(len(seen.events(seen.look())))
+    assert counts == [1, 1]
+
+
+def test_a_port_at_its_cap_is_asked_for_its_64_bit_counters_from_then_on(shared: Path, tmp_path: Path) -> None:
+    """leaf2 port 5 stands at 65535 and its device has the wide ones; leaf3 port 7 stands at no cap and is never asked."""
+    net, asked = shared / "net", tmp_path / "asked"
+    cases = (
+        f'"ibnetdiscover -p") cat {net}/ibsim/ibnetdiscover_p.txt;;"ibnetdiscover") cat {net}/ibsim/ibnetdiscover.txt;;'
+        f'"ibqueryerrors --counters") cat {net}/ibsim/ibqueryerrors_r_data.txt;;"ibqueryerrors") cat {net}/ibsim/ibqueryerrors.txt;;'
+        f'perfquery*) echo "$*" >> {asked}; sed "s/Lid 2052 port 1/Lid $3 port $4/" {net}/perfquery/perfquery_0x506b4b03005c2740.out;;'
+    )
+    tool = tmp_path / "tool"
+    tool.write_text(f'#!/bin/sh\ncase "$*" in {cases} esac\n')
+    tool.chmod(0o700)
+    reader = collect.FabricReader((str(tool),), budget=20.0)
+    for at in (0.0, 60.0):
+        polls = {(poll.guid, poll.port): poll for poll in reader.read(at).polls}
+        assert polls["0000000000200003", 5].wide and polls["0000000000200003", 5].values["port_xmit_discards"] == 20046
+        assert not polls["0000000000200004", 7].wide
+    rows = (line.split() for line in (net / "ibsim/ibnetdiscover_p.txt").read_text().split("\n"))
+    lid = next(row[1] for row in rows if row[:1] == ["SW"] and row[3] == "0x0000000000200003")
+    assert asked.read_text().split("\n")[:-1] == [f"perfquery -x {lid} 5"] * 2
 
 
 def test_counters_that_ufm_alarmed_on_are_events_and_bodies_without_a_time_are_none(shared: Path) -> None:
