@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from aegis_cli.commands import netlinks, netrollout
+from aegis_cli.commands import netlinks, netpairs, netrollout
 from aegis_cli.errors import CliError
 from aegis_cli.offline import core
 from aegis_cli.options import Env, command
@@ -26,6 +26,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="net")
     netlinks.register(group)
     netrollout.register(group)
+    netpairs.register(group)
 
     @command(group, "parse")
     def parse(

@@ -121,6 +121,8 @@ def summary(answer: LinksAnswer) -> list[str]:
         lines.append(f"No fabric side: {fabric.why}" if not fabric.swept else f"The last sweep failed: {fabric.why}")
     if fabric.common:
         lines.append(f"In common: {fabric.common}")
+    if fabric.cards:
+        lines.append(f"Packets dropped lately: {', '.join(fabric.cards)}")
     lines += [f"Not read: {what}" for what in fabric.partial]
     if fabric.silent:
         lines.append(f"Silent nodes: {', '.join(fabric.silent)}")
@@ -147,6 +149,8 @@ def routing(info: RoutingInfo, now: float) -> list[str]:
     off = [level for level, state in sorted(info.levels.items(), key=lambda row: int(row[0])) if state == "off"]
     if off:
         lines.append(f"Static all the same on service levels {', '.join(off)}")
+    if info.off:
+        lines.append(f"Off on {', '.join(info.off)}")
     lines += [f"Uplinks of {leaf}" for leaf in info.uplinks]
     return [*lines, *(f"Warning: {warning}" for warning in info.warnings)]
 
@@ -177,7 +181,8 @@ def of_job(answer: JobLinksAnswer) -> list[str]:
     lines = [f"{answer.job} runs on {len(answer.nodes)} nodes and uses {answer.total} links ({kind})"]
     if answer.absent:
         lines.append(f"Not found in the network: {', '.join(answer.absent)}")
-    return [*lines, *routing(answer.routing, answer.timeStamp / 1000), *answer.settings]
+    failures = (f"Failure, {told}" for told in answer.failures)
+    return [*lines, *failures, *routing(answer.routing, answer.timeStamp / 1000), *answer.settings]
 
 
 def register(group: typer.Typer) -> None:

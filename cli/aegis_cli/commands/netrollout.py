@@ -1,6 +1,6 @@
 """`aegis net sample` and `aegis net rollout`: turning adaptive routing on, one pod first, by what was counted before and after.
 
-`sample` asks netmon and adds what was measured by hand; `rollout` compares two such files and needs no service.
+`sample` asks netmon and adds what was measured by hand; `rollout` orders pods, or compares two such files, and needs no service.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 from aegis_proto.net import SampleAnswer, SampleQuery
 
@@ -59,14 +60,36 @@ def register(group: typer.Typer) -> None:
     def rollout(
         env: Env,
         *,
-        before: Annotated[Path, typer.Argument(metavar="BEFORE", help="A sample from before the change.", show_default=False)],
-        after: Annotated[Path, typer.Argument(metavar="AFTER", help="A sample from after it.", show_default=False)],
+        before: Annotated[Path | None, typer.Argument(metavar="BEFORE", help="A sample from before the change.", show_default=False)] = None,
+        after: Annotated[Path | None, typer.Argument(metavar="AFTER", help="A sample from after it.", show_default=False)] = None,
+        pods: Annotated[
+            Path | None,
+            typer.Option("--pods", metavar="FILE", help="Pods as JSON, [{name, busy_gpus, core}]: in which order they go.", show_default=False),
+        ] = None,
     ) -> None:
         """Whether to go on with adaptive routing after one pod: retransmits, drops, bit errors, bandwidth and latency before and after."""
         model = core("aegis_netmon.rollout", "aegis net rollout")
+        if pods is not None and before is None:
+            order = model.order(of_file(model, pods))
+            text = "\n".join((f"{order[0]} goes first; then, each only when the one before is better or the same:", *order[1:]))
+            env.out.document("RolloutOrder", {"pods": order}, text, order[0])
+            return
+        if before is None or after is None or pods is not None:
+            raise CliError("E107", "two samples are needed, or --pods FILE", hint="aegis net sample --json > before.json", exit=2)
         decision = model.judge(read(model, before), read(model, after))
         text = f"{table(list(decision.rows), ROWS)}\n\n{MEANS[decision.step]}: {decision.reason}"
         env.out.document("Rollout", decision, text, decision.step)
+
+
+def of_file(model: Any, path: Path) -> Any:
+    """Pods of a file, each name once."""
+    try:
+        pods = msgspec.json.decode(path.read_bytes(), type=list[model.Pod])
+    except (OSError, msgspec.MsgspecError) as error:
+        raise CliError("E107", f"{path}: {error}", hint='[{"name": "pod1", "busy_gpus": 64, "core": false}, ...]', exit=2) from None
+    if not pods or len({pod.name for pod in pods}) != len(pods):
+        raise CliError("E107", f"{path}: no pod, or one twice", exit=2)
+    return pods
 
 
 def read(model: Any, path: Path) -> Any:

@@ -14,7 +14,7 @@ JOB_ACTS = ["stop", "suspend", "resume", "restart", "set", "inject"]
 COMMANDS = [
     *(("job", verb) for verb in ["submit", "ls", "show", "events", "logs", "why", "attach", "wait", *JOB_ACTS]),
     *(("node", verb) for verb in ["ls", "show", "taint", "untaint", "lost"]),
-    *(("net", verb) for verb in ["ls", "show", "job", "top", "sample", "rollout", "sim", "parse"]),
+    *(("net", verb) for verb in ["ls", "show", "job", "top", "sample", "rollout", "pairs", "sim", "parse"]),
     *(("creds", verb) for verb in ["issue", "ls", "revoke"]),
     *(("context", verb) for verb in ["add", "use", "ls"]),
     *(("config", verb) for verb in ["show", "check", "init"]),

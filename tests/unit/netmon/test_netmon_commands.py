@@ -103,3 +103,27 @@ def test_the_agent_reads_stdin_and_loads_neither_bus_nor_numpy() -> None:
     ended = subprocess.run([sys.executable, "-c", code], input=DOWN, capture_output=True, text=True, env=env, timeout=100, check=True)
     assert ended.stdout.startswith("ibstat: unhealthy")
     assert ended.stderr.strip() == "1 []"
+
+
+def test_pairs_name_the_slow_node_or_the_way_and_say_what_to_measure(tmp_path: Path) -> None:
+    file = tmp_path / "pairs"
+    names = "abcdef"
+    file.write_text("".join(f"{x} {y} {11 if 'c' in (x, y) else 23}\n" for n, x in enumerate(names) for y in names[n + 1 :]))
+    told = cli("pairs", str(file))
+    assert (told.returncode, told.stdout.split("\n")[1]) == (1, "c is slow in its pairs: 48% of the usual")
+    file.write_text("1,2,12\n1,3,24\n2,4,24.5 # GB/s\n3,4,24\n")
+    assert json.loads(cli("pairs", str(file), "--json").stdout)["routes"] == [["1", "2"]]
+    file.write_text("1 2 24\n1 3 24\n2 3 23\n")
+    assert cli("pairs", str(file)).returncode == 0
+    for wrong in ("n1 n2\n", "n1 n2 fast\n", "n1 n1 3\n", "n1 n2 nan\n", ""):
+        file.write_text(wrong)
+        assert cli("pairs", str(file)).returncode == 2
+
+
+def test_a_rollout_begins_with_the_pod_on_which_least_depends(tmp_path: Path) -> None:
+    file = tmp_path / "pods.json"
+    file.write_text('[{"name": "core", "busy_gpus": 0, "core": true}, {"name": "p1", "busy_gpus": 64}, {"name": "p2", "busy_gpus": 8}]')
+    assert json.loads(cli("rollout", "--pods", str(file), "--json").stdout)["pods"] == ["p2", "p1", "core"]
+    assert cli("rollout").returncode == 2
+    file.write_text('[{"name": "p1"}]')
+    assert cli("rollout", "--pods", str(file)).returncode == 2
