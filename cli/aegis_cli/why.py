@@ -18,6 +18,8 @@ from aegis_cli.stack.output import LogLine, cleaned
 
 Condition = Callable[[JobSummary], bool]
 LineTest = Callable[[LogLine], bool]
+SAME = 60
+"""Characters by which a verdict and the event that its fact became are the same."""
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -42,11 +44,12 @@ def explain(
 ) -> Explanation:
     """Events first; transitions that no event tells (the head keeps the last 16) fill the gaps. Verdicts stand where they were found,
     what the first layer has where it happened, on the server's clock."""
-    judged = {verdict.incarnation for verdict in verdicts}
+    judged = {(verdict.incarnation, verdict.sentence[:SAME]) for verdict in verdicts}
     lines = [
         _of_event(event)
         for event in events
-        if (timeline or event.counted or event.cause or event.type != "progress") and not (event.type == "verdict" and event.incarnation in judged)
+        if (timeline or event.counted or event.cause or event.type != "progress")
+        and not (event.type == "verdict" and (event.incarnation, event.message[:SAME]) in judged)
     ]
     if not lines:
         lines = [
