@@ -48,14 +48,13 @@ class FabricReader:
         self._narrow: set[End] = set()
 
     def read(self, at: float | None = None) -> Reading:
-        """One sweep. `at`: its time in seconds (default: now). NoFabric if there is no graph."""
+        """One sweep. `at`: its time in seconds (default: when the counters had been read). NoFabric if there is no graph."""
         deadline = time.monotonic() + self.budget
-        at = time.time() if at is None else at
         ports, why = self.run(PORTS, deadline)
         if ports is None or not ports.items:
             raise NoFabric(f"{' '.join(PORTS)}: {why or 'it listed no port'}")
         parts = [self.run(command, deadline) for command in (NODES, DATA, ERRORS)]
-        reading = read(at, ports, *(parsed for parsed, _ in parts))
+        reading = read(time.time() if at is None else at, ports, *(parsed for parsed, _ in parts))
         told = [f"{' '.join(command)}: {why}" for command, (_, why) in zip((NODES, DATA, ERRORS), parts, strict=True) if why]
         return Reading(reading.at, reading.fabric, self.widened(reading, deadline), (*told, *reading.partial))
 

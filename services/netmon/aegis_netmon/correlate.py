@@ -130,7 +130,7 @@ def suspects(
     limits: Common | None = None,
 ) -> list[Suspect]:
     """All parts with an event near an incident, the least likely by chance first. `span`: from when to when events were recorded."""
-    slack = (limits or default().common).slack_s
+    limits = limits or default().common
     grouped: dict[tuple[Kind, str], list[PortEvent]] = {}
     where: dict[End, str | None] = {}
     for event in events:
@@ -141,27 +141,27 @@ def suspects(
     rows = []
     for (kind, id), own in grouped.items():
         own.sort(key=lambda event: event.at)
-        close = [next((e for e in own if near(e, incident, slack, where)), None) for incident in incidents]
+        close = [next((e for e in own if near(e, incident, limits, where)), None) for incident in incidents]
         hits = [event for event in close if event is not None]
         if hits:
-            chance = min(1.0, at_least(len(hits), len(incidents), covered(own, span, slack)) * len(grouped))
+            chance = min(1.0, at_least(len(hits), len(incidents), covered(own, span, limits)) * len(grouped))
             rows.append(Suspect(kind, id, len(hits), len(incidents), chance, tuple(hits)))
     rows.sort(key=lambda row: (round(math.log10(max(row.chance, 1e-30)), 1), SIZE[row.kind], row.id))
     return rows
 
 
-def near(event: PortEvent, incident: Incident, slack: float, where: Mapping[End, str | None]) -> bool:
+def near(event: PortEvent, incident: Incident, limits: Common, where: Mapping[End, str | None]) -> bool:
     """Whether an event may have to do with an incident: by time, and on a link that its job used."""
-    if not event.at - event.seconds - slack <= incident.at <= event.at + slack:
+    if not event.at - event.seconds - limits.slack_s <= incident.at <= event.at + limits.lag_s:
         return False
     return incident.links is None or where.get(event.end) is None or where[event.end] in incident.links
 
 
-def covered(events: Sequence[PortEvent], span: tuple[float, float], slack: float) -> float:
+def covered(events: Sequence[PortEvent], span: tuple[float, float], limits: Common) -> float:
     """Share of the time in which an incident would coincide with one of these (sorted by time)."""
     total, reached = 0.0, span[0]
     for event in events:
-        start, end = max(event.at - event.seconds - slack, reached), min(event.at + slack, span[1])
+        start, end = max(event.at - event.seconds - limits.slack_s, reached), min(event.at + limits.lag_s, span[1])
         if end > start:
             total += end - start
             reached = end

@@ -1,7 +1,8 @@
 """One reading of the whole fabric, from what infiniband-diags printed. Pure.
 
 `ibnetdiscover` (both forms) gives the graph and the ports that are down; `ibqueryerrors --counters` lists every port that answered, `ibqueryerrors`
-those that counted errors. A port that answered and is not among the latter has zeros; one that did not answer is unknown, never zero.
+those that counted errors. A port that answered and is not among the latter has zeros; one that did not answer is unknown, never zero. Where no
+machine may run these, a report of ibdiagnet gives the same.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 from aegis_parsers.ib import counters
-from aegis_parsers.schema import Item, Parsed
+from aegis_parsers.schema import Item, Parsed, Value
 
 from aegis_netmon.series import Poll
 from aegis_netmon.topology import End, Fabric, build, guid
@@ -101,6 +102,42 @@ def ports_of(parsed: Parsed | None) -> list[Item]:
     return [item for item in parsed.items if item.get("kind") == "port" and item.get("port") != "ALL"] if parsed is not None else []
 
 
+def of_db_csv(at: float, parsed: Parsed) -> Reading | None:
+    """A reading from ibdiagnet2.db_csv alone: sections NODES, LINKS, PM_INFO, and PORTS for the GUIDs of adapters' ports. None: it lists no link."""
+    rows = [(str(item.get("kind")), lowered(item)) for item in parsed.items]
+    nodes = {guid(str(row.get("nodeguid"))): row for kind, row in rows if kind == "nodes"}
+    names = {
+        f"{guid(str(row.get('nodeguid')))}/{row.get('portnum')}": guid(str(row["portguid"]))
+        for kind, row in rows
+        if kind == "ports" and row.get("portguid") and nodes.get(guid(str(row.get("nodeguid"))), {}).get("nodetype") == 1
+    }
+    items: list[Item] = []
+    for kind, row in rows:
+        if kind == "links":
+            both = [(guid(str(row.get(f"nodeguid{n}"))), row.get(f"portnum{n}")) for n in (1, 2)]
+            for own, other in (both, both[::-1]):
+                items.append(
+                    {
+                        **{"id": "", "kind": "link", "type": "CA" if nodes.get(own[0], {}).get("nodetype") == 1 else "SW"},
+                        **{"guid": names.get(f"{own[0]}/{own[1]}", own[0]), "port": own[1], "name": nodes.get(own[0], {}).get("nodedesc")},
+                        **{"peer_guid": names.get(f"{other[0]}/{other[1]}", other[0]), "peer_port": other[1]},
+                    }
+                )
+    if not items:
+        return None
+    fabric = build(items)
+    polls = tuple(msgspec.structs.replace(poll, guid=names.get(f"{poll.guid}/{poll.port}", poll.guid)) for poll in of_ibdiagnet(at, parsed))
+    silent = sorted({fabric.name(end) for end in ends(fabric)} - {fabric.name((poll.guid, poll.port)) for poll in polls})
+    partial = (f"{len(silent)} ports have no counters in the report: {', '.join(silent[:8])}",) if silent else ()
+    return Reading(at, fabric, polls, partial)
+
+
+def lowered(item: Item) -> dict[str, Value]:
+    """Columns of a row by their names in small letters: their spelling changes between versions."""
+    columns = item.get("columns")
+    return {str(name).lower(): value for name, value in columns.items()} if isinstance(columns, dict) else {}
+
+
 def of_ibdiagnet(at: float, parsed: Parsed) -> list[Poll]:
     """Polls of ibdiagnet2.db_csv, section PM_INFO: columns by their names; those that end in Ext or Extended are 64-bit."""
     found = []
@@ -108,7 +145,7 @@ def of_ibdiagnet(at: float, parsed: Parsed) -> list[Poll]:
         columns = item.get("columns")
         if item.get("kind") != "pm_info" or not isinstance(columns, dict):
             continue
-        row = {str(name).lower(): value for name, value in columns.items()}
+        row = lowered(item)
         values: dict[str, int | None] = {}
         wide = False
         for name, value in columns.items():

@@ -89,6 +89,8 @@ class Incidents:
             return
         used = picture.uses.get(event.job)
         key = f"{event.job}-{event.incarnation}"
+        if key in self.incidents:
+            return
         started = self._runs.get(event.job, 0.0)
         self.incidents[key] = Incident(
             key,

@@ -58,10 +58,10 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 def quiet(port: Port | None) -> Port | None:
-    """Without the steps of a port that counted nothing: its totals say the same."""
+    """Of the steps of a port that counted nothing the last alone: its totals say the same, and with the next one there is a rate."""
     if port is None or any(step.counts for step in port.steps):
         return port
-    return msgspec.structs.replace(port, steps=())
+    return msgspec.structs.replace(port, steps=port.steps[-1:])
 
 
 def gather(hosts: Hosts, watch: Watch, incidents: KeptIncidents, seq: int, era: str) -> Kept:

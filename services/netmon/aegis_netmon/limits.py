@@ -78,6 +78,7 @@ class Common(_Table, frozen=True, kw_only=True):
     least: int
     settle_s: float
     slack_s: float
+    lag_s: float
     sure: float
     slow_fan: float
     hot_c: float

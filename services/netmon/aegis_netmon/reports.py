@@ -14,8 +14,9 @@ import msgspec
 from aegis_parsers import parse
 from aegis_parsers.schema import Parsed
 
-from aegis_netmon import routing, sensors, ufmlog
+from aegis_netmon import fabricpoll, routing, sensors, ufmlog
 from aegis_netmon.correlate import PortEvent, Sensor
+from aegis_netmon.fabricpoll import Reading
 from aegis_netmon.flaps import Dip
 from aegis_netmon.routing import AdaptiveState
 from aegis_netmon.topology import End
@@ -117,6 +118,11 @@ class Reports:
                 found += [event for event in events if event.at > upto]
                 self._told[name] = max((event.at for event in events), default=upto)
         return found
+
+    def reading(self, changed: list[str]) -> Reading | None:
+        """The newest changed report of ibdiagnet that lists links and counters, as a sweep."""
+        found = [fabricpoll.of_db_csv(at, parsed) for parsed, at in (self.files[name] for name in changed) if parsed.tool == "ibdiagnet"]
+        return max((one for one in found if one is not None), key=lambda one: one.at, default=None)
 
     def dips(self, changed: list[str]) -> list[tuple[End, Dip]]:
         """Links that went down and came back by the changed logs of UFM, also between two sweeps."""

@@ -88,7 +88,7 @@ async def remembered(memory: Memory) -> Kept | None:
         try:
             return await memory.read()
         except BusError as error:
-            log.info("what was remembered is not known yet: %s", error)
+            log.warning("what was remembered is not known yet (stream KEPT; a site set up before needs `aegis setup` once more): %s", error)
             await asyncio.sleep(1.0)
 
 

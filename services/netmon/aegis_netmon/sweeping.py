@@ -80,6 +80,8 @@ class Sweeping:
                 metrics.SWEEP.observe(time.monotonic() - begun)
                 if self._mine():  # the lease may have run out meanwhile
                     await self._take(reading, time.monotonic() - begun)
+        elif (reported := self.reports.reading(changed)) is not None:
+            await self._take(reported, 0.0)
         for sensor in self.reports.sensors(changed):
             self._incidents.sensor(sensor)
         self._incidents.events.extend(self.reports.events(changed))
@@ -105,7 +107,7 @@ class Sweeping:
         self.last = Swept(reading.at, seconds, partial)
         metrics.PARTIAL.set(len(partial))
         graph_changed = known.keys() != reading.fabric.links.keys()
-        if graph_changed or time.monotonic() >= self._routes_due:
+        if self._settings.fabric and (graph_changed or time.monotonic() >= self._routes_due):
             self._routes_due = time.monotonic() + ROUTES_EVERY
             parsed, why = await asyncio.to_thread(self.reader.routes)
             picture.routed(users.routes(parsed.items) if parsed is not None else {})

@@ -24,6 +24,10 @@ DIED = frozenset({LostReason.KILLED, LostReason.SIGNAL, LostReason.NODE_LOST, Lo
 """Ends of a worker that leave its peers with queue pairs that answer no more."""
 
 
+WAITED = frozenset({LostReason.HUNG, LostReason.COLLATERAL})
+"""Ends that a watchdog brings, minutes after what it waited for."""
+
+
 class TransportVerdict(msgspec.Struct, frozen=True):
     """`cause`: connectivity (never worked), link (a port event of an end), peer (the other side died), unknown. `network` only with a port event."""
 
@@ -42,12 +46,13 @@ def judge(
     peer_died: float | None = None,
     timeout: int = 20,
     retries: int = 7,
+    lag: float = 60.0,
 ) -> TransportVerdict:
     """A queue pair died at `at`. `worked`: something had gone over it before; `dips` and `events` are of the ports of both ends; `peer_died`: when
-    the other process ended, if it did."""
+    the other process ended, if it did; `lag`: seconds from its death until it was noticed, at most."""
     bears = flaps.retry_seconds(timeout, retries)
     words = f"NCCL_IB_TIMEOUT {timeout} x NCCL_IB_RETRY_CNT {retries}"
-    begun = at - bears - 60
+    begun = at - bears - lag
     close = [(name, dip) for name, own in dips.items() for dip in own if dip.start <= at and (dip.end or at) >= begun]
     if close:
         name, dip = max(close, key=lambda row: (row[1].end or at) - row[1].start)
@@ -87,6 +92,7 @@ def of_incident(incident: Incident, events: Iterable[PortEvent], picture: Pictur
         if (history := picture.watch.flaps.get(crossed)) is not None:
             names = (f"{picture.watch.names.get(end[0]) or end[0]} port {end[1]}" for end in (link.a, link.b))
             dips.setdefault(" - ".join(names), history.dips)
+    limits = picture.hosts.limits.common
     told = picture.settings(JobUse(incident.job, "", incident.nodes)) or {}
     return judge(
         incident.at,
@@ -97,6 +103,7 @@ def of_incident(incident: Incident, events: Iterable[PortEvent], picture: Pictur
         peer_died=incident.at if incident.cause in DIED else None,
         timeout=number(told.get("NCCL_IB_TIMEOUT"), 20),
         retries=number(told.get("NCCL_IB_RETRY_CNT"), 7),
+        lag=limits.lag_s if incident.cause in WAITED else limits.slack_s,
     )
 
 

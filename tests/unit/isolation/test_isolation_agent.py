@@ -10,7 +10,7 @@ from harness.waiting import until
 
 pytestmark = pytest.mark.timeout(60)
 
-STREAMS = ("CTL", "LEASES", "NODES", "FLEET", "REPORTS", "EVENTS", "STORY", "LOGS", "METRICS", "BLOBS", "DLQ", "HELD")
+STREAMS = ("CTL", "LEASES", "NODES", "FLEET", "REPORTS", "EVENTS", "STORY", "LOGS", "METRICS", "BLOBS", "DLQ", "HELD", "KEPT")
 
 # --- what it must be able to do --------------------------------------------------------------------------------------------------
 

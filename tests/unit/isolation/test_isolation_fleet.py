@@ -7,7 +7,7 @@ from aegis_proto import subjects
 from harness.site import A, B, RawOf, Secured
 from harness.waiting import until
 
-NODES_STREAMS = ("CTL", "LEASES", "NODES", "FLEET", "REPORTS", "EVENTS", "LOGS", "METRICS", "BLOBS", "DLQ", "STORY", "HELD")
+NODES_STREAMS = ("CTL", "LEASES", "NODES", "FLEET", "REPORTS", "EVENTS", "LOGS", "METRICS", "BLOBS", "DLQ", "STORY", "HELD", "KEPT")
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,13 @@ WRITES = {
         subjects.lease("lemon1"),
         subjects.dlq("lemon", "EVENTS"),
     ],
-    "netmon": [subjects.verdict("netmon", "link", "x"), subjects.lease("net1"), subjects.dlq("netmon", "METRICS")],
+    "netmon": [
+        subjects.verdict("netmon", "link", "x"),
+        subjects.fact(A, "job"),
+        subjects.kept("netmon", "head"),
+        subjects.lease("net1"),
+        subjects.dlq("netmon", "METRICS"),
+    ],
 }
 READS = {
     "credentials": ["CTL"],
@@ -59,7 +65,7 @@ GETS = {
     "jobcontroller": ["CTL", "NODES", "FLEET", "HELD"],
     "lognexus": ["LEASES", "EVENTS"],
     "lemon": ["LEASES", "NODES", "FLEET", "EVENTS", "STORY"],
-    "netmon": ["LEASES", "FLEET", "EVENTS"],
+    "netmon": ["LEASES", "FLEET", "EVENTS", "KEPT"],
 }
 HEARS = {
     "credentials": ["aegis.rpc.credentials.do.*.*", "aegis.view.job.*.state"],

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 from aegis_agent.daemon.ports import message
-from aegis_netmon import fabricpoll, flaps, hostpoll, pairs, transport
+from aegis_netmon import fabricpoll, flaps, hostpoll, pairs, transport, verdicts
 from aegis_netmon.collect import FabricReader
 from aegis_netmon.correlate import PortEvent
 from aegis_netmon.expected import Seen, fabric_ports, unsupported
 from aegis_netmon.flaps import Dip, History
 from aegis_netmon.health import judge
+from aegis_netmon.hostpoll import NodePoll, PortPoll
+from aegis_netmon.hosts import Hosts
+from aegis_netmon.picture import JobUse, Picture
 from aegis_netmon.series import Poll, observe
 from aegis_netmon.topology import build
 from aegis_parsers import parse
@@ -189,6 +192,20 @@ def test_row_14_it_is_the_delta_of_link_downed_that_counts_and_not_its_value() -
     assert judge(old, flaps.FlapVerdict("up")).findings == ()
     new = observe(old, Poll("0x1", 1, 20.0, {"link_downed": 201}, "a"))
     assert [finding.story for finding in judge(new, flaps.FlapVerdict("up")).findings] == ["link_downed rose by 1 in 20 s"]
+
+
+def test_row_15_a_link_that_breaks_between_two_active_tests_is_told_with_the_job_on_it() -> None:
+    picture = Picture(Hosts())
+    picture.placed([JobUse("big-1", "default", ("n1", "n2"))])
+    for at, errors in ((0.0, 0), (10.0, 0), (20.0, 700)):
+        seen = Seen("n1", "mlx5_0", 1, True, "InfiniBand", 400.0)
+        poll = Poll("00000000000000a1", 1, at, {"port_rcv_errors": errors, "port_rcv_packets": int(at) * 1000, "port_rcv_data": int(at) * 10**9})
+        picture.hosts.take(NodePoll("n1", at, 10.0, None, (PortPoll(seen, poll, poll.guid, "", None, ""),)))
+        picture.round(at)
+    (line,) = picture.lines.values()
+    told = verdicts.of_link(picture.info(line, 20.0), 20_000)
+    assert (told.state, told.cause) == ("degraded", "network")
+    assert "hits big-1" in told.sentence and "port_rcv_errors" in told.sentence
 
 
 def test_row_16_a_slow_pair_of_fast_nodes_is_a_matter_of_routes() -> None:

@@ -6,7 +6,10 @@ import random
 
 import msgspec
 import pytest
-from aegis_netmon.correlate import Sensor
+from aegis_netmon import flaps, transport
+from aegis_netmon.correlate import PortEvent, Sensor
+from aegis_netmon.expected import Seen
+from aegis_netmon.hostpoll import NodePoll, PortPoll
 from aegis_netmon.hosts import Hosts
 from aegis_netmon.incidents import MOST_READINGS, Incidents, KeptIncidents, of_part, part_id
 from aegis_netmon.limits import default
@@ -114,3 +117,77 @@ def test_a_failure_on_one_node_is_no_matter_of_the_network() -> None:
     picture.jobs = {JOB.job: JobUse(JOB.job, "default", ("n1",))}
     incidents.heard(failure(1), T0, picture)
     assert not incidents.incidents
+
+
+def at_work(settings: dict[str, str] | None = None) -> tuple[Incidents, Picture, Port]:
+    """A job on two nodes, whose first port has sent 2 GB since the run began at T0."""
+    picture = Picture(Hosts())
+    picture.jobs = {JOB.job: JobUse(JOB.job, "default", ("n1", "n2"), "uid")}
+    polls = (NodePoll("n1", T0 + 10 * n, 10.0, None, (reading(n * 250_000_000),), {JOB.job: settings or {}}) for n in range(3))
+    incidents = Incidents(default())
+    started = JobEvent("s", JOB.job, "default", "phase", "", 1, 1, "RunCommand")
+    incidents.heard(started, T0, picture)
+    for poll in polls:
+        picture.hosts.take(poll)
+    port = picture.hosts.ports["n1", "mlx5_0", 1].port
+    assert port is not None
+    return incidents, picture, port
+
+
+def reading(words: int, up: bool = True) -> PortPoll:
+    seen = Seen("n1", "mlx5_0", 1, up, "InfiniBand", 400.0)
+    return PortPoll(seen, Poll("00000000000000a1", 1, T0 + words / 25_000_000, {"port_xmit_data": words}), "00000000000000a1", "", None, "")
+
+
+@pytest.mark.parametrize(
+    ("cause", "settings", "down", "says"),
+    [
+        ("error", {}, 45.0, "link: n1 mlx5_0 port 1 was down for 45 s, longer than NCCL_IB_TIMEOUT 20 x NCCL_IB_RETRY_CNT 7 bears (30 s)"),
+        ("error", {}, 5.0, "link: n1 mlx5_0 port 1 was down for 5 s, which NCCL_IB_TIMEOUT 20 x NCCL_IB_RETRY_CNT 7 (30 s) should have borne"),
+        ("error", {"NCCL_IB_TIMEOUT": "16"}, 5.0, "longer than NCCL_IB_TIMEOUT 16 x NCCL_IB_RETRY_CNT 7 bears (2 s)"),
+        ("signal", {}, 0.0, "peer: the other process ended"),
+        ("error", {}, 0.0, "unknown: no event of either port"),
+    ],
+)
+def test_a_failure_is_held_against_the_ports_of_its_job_with_its_own_settings(cause: str, settings: dict[str, str], down: float, says: str) -> None:
+    incidents, picture, _ = at_work(settings)
+    failed = T0 + 1000
+    if down:
+        port = picture.hosts.ports["n1", "mlx5_0", 1]
+        port.flap = flaps.History(True, (flaps.Dip(failed - down - 1, failed - 1),), at=failed)
+    incidents.heard(msgspec.structs.replace(failure(1, "n2"), cause=cause), failed, picture)
+    (incident,) = incidents.incidents.values()
+    assert incident.worked, "its ports carried 2 GB since the start"
+    verdict = transport.of_incident(incident, incidents.events, picture)
+    assert f"{verdict.cause}: {verdict.reason}".startswith(says) or says in verdict.reason
+    assert verdict.network == (verdict.cause == "link")
+    assert not incidents.settled(failed + 179) and incidents.settled(failed + 181) == [incident]
+    incidents.said(incident, says)
+    assert not incidents.settled(failed + 181)
+
+
+def test_a_failure_at_launch_over_ports_that_carried_nothing_was_never_connected() -> None:
+    incidents, picture, _ = at_work()
+    incidents.heard(JobEvent("s", JOB.job, "default", "phase", "", 2, 1, "RunCommand"), T0 + 5000, picture)
+    incidents.heard(failure(2, "n2"), T0 + 5040, picture)
+    (incident,) = incidents.incidents.values()
+    assert transport.of_incident(incident, (), picture).cause == "connectivity"
+
+
+def test_a_successor_adopts_what_only_the_holder_saw_and_keeps_its_own_of_the_rest() -> None:
+    holder, picture, _ = at_work()
+    successor = Incidents(default(), holder.kept())
+    holder.heard(failure(1, "n2"), T0 + 100, picture)
+    holder.incidents = {key: msgspec.structs.replace(one, links=frozenset({"l"})) for key, one in holder.incidents.items()}
+    holder.heard(failure(2, "n2"), T0 + 200, picture)
+    holder.explained(explained(2, "user_code"))
+    event = PortEvent(T0 + 90, 10.0, ("0000000000002001", 3), "port_xmit_discards", 9000)
+    holder.events.append(event)
+    holder.sensor(Sensor(T0 + 90, "core1/L6", "fan", "fan3", 4100.0))
+    for n in (1, 2, 3):
+        successor.heard(failure(n, "n2"), T0 + 100 * n, picture)
+    successor.explained(explained(2, "user_code"))
+    successor.adopt(msgspec.msgpack.decode(msgspec.msgpack.encode(holder.kept()), type=KeptIncidents))
+    assert {key: one.links for key, one in successor.incidents.items()} == {f"{JOB.job}-1": frozenset({"l"}), f"{JOB.job}-3": None}
+    successor.adopt(holder.kept())
+    assert list(successor.events) == [event] and len(list(successor.sensors())) == 1

@@ -18,8 +18,9 @@ from aegis_bus.natsserver import NatsServer
 from aegis_bus.sole import SoleLease
 from aegis_proto import messages, subjects
 from aegis_proto.api import RequestRefused, read_reply
-from aegis_proto.messages import Verdict
+from aegis_proto.messages import Fact, JobEvent, Verdict
 from aegis_proto.net import JobLinksAnswer, JobLinksQuery, LinkAnswer, LinkQuery, LinksAnswer, LinksQuery, NodePorts, Optics, PortCounts
+from aegis_proto.phases import FactKind
 from aegis_proto.state import JobState, Pod
 from harness.bus import MakeBus
 from harness.netservice import Node, Process, Sysfs
@@ -156,7 +157,11 @@ async def test_killed_and_started_again_it_tells_nothing_twice_and_remembers_its
 async def test_of_two_replicas_one_tells_and_the_other_takes_over(
     make_bus: MakeBus, bus: Bus, nats_server: NatsServer, start: Start, tmp_path: Path
 ) -> None:
-    replicas = {name: await start(nats_server.url, name) for name in ("net-1", "net-2")}
+    limits = tmp_path / "limits.toml"
+    limits.write_text("[common]\nsettle_s = 0.2\n")
+    env = {"AEGIS_NETMON_LIMITS": str(limits), "AEGIS_NETMON_KEEP": "0.3"}
+    replicas = {name: await start(nats_server.url, name, **env) for name in ("net-1", "net-2")}
+    await JobStore(bus).create(placed("delta-444444", ["n0", "n1"]))
     nodes = await cluster(lambda node: make_bus(name=f"node-{node}"), tmp_path, 5)
     await everybody(nodes, 2)
 
@@ -175,6 +180,38 @@ async def test_of_two_replicas_one_tells_and_the_other_takes_over(
     await everybody(nodes)
     await until(lambda: verdicts(bus, "link", "n3-mlx5_0-1"), 20, "the other tells")
     assert len(await verdicts(bus, "link", "n0-mlx5_0-1")) == 1
+    await replicas[other].kill9()
+    third = await start(nats_server.url, "net-3", **env)
+    await until(lambda: _is(teller, "net-3"), 20, "one that never ran before answers")
+
+    async def both() -> bool:
+        answer = await links(bus)
+        return answer is not None and [link.errors for link in answer.links[:2]] == [400, 400]
+
+    await until(both, 20, "what the two before it counted")
+    assert [len(await verdicts(bus, "link", f"n{n}-mlx5_0-1")) for n in (0, 3)] == [1, 1]
+
+    nodes[1].sysfs.set("mlx5_0", state="1: DOWN")
+    await everybody(nodes)
+    nodes[1].sysfs.set("mlx5_0", state="4: ACTIVE")
+    await everybody(nodes)
+    job = await ask(bus, "job", JobLinksQuery("delta-444444"), JobLinksAnswer)
+    assert job.failures == ()
+    event = JobEvent("e1", "delta-444444", "default", "counted", "", 3, 1, "Troubleshooting", "error", "w1", "n1", counted=True)
+    await bus.publish(subjects.job_event("delta-444444"), messages.encode(event))
+
+    async def said() -> Fact | None:
+        stored = await bus.get("REPORTS", subjects.fact("delta-444444", "job"))
+        fact = messages.decode(Fact, stored.data) if stored is not None else None
+        return fact if fact is not None and fact.message.startswith("link:") else None
+
+    fact = await until(said, 20, "the job's owner is told what its ports say of the failure")
+    assert (fact.kind, fact.uid, fact.who) == (FactKind.VERDICT, "uid-delta-444444", "netmon")
+    assert "n1 mlx5_0 port 1 was down" in fact.message and "should have borne" in fact.message
+    assert (fact.settings["cause"], fact.settings["incarnation"]) == ("network", "3")
+    job = await ask(bus, "job", JobLinksQuery("delta-444444"), JobLinksAnswer)
+    assert len(job.failures) == 1 and job.failures[0].startswith("incarnation 3, ") and fact.message in job.failures[0]
+    assert await third.end(signal.SIGTERM) == 0
 
 
 async def _is(asked: Callable[[], Awaitable[str]], wanted: str) -> bool:

@@ -52,6 +52,48 @@ def test_columns_of_ibdiagnet_go_by_their_names(shared: Path) -> None:
     }
 
 
+DB_CSV = """START_NODES
+NodeDesc,NumPorts,NodeType,SystemImageGUID,NodeGUID,PortGUID
+"leaf1",36,2,0x20,0x20,0x20
+"n1 mlx5_0",1,1,0x10,0x10,0x11
+END_NODES
+
+START_PORTS
+NodeGuid,PortGuid,PortNum
+0x10,0x11,1
+0x20,0x20,7
+END_PORTS
+
+START_LINKS
+NodeGuid1,PortNum1,NodeGuid2,PortNum2
+0x20,7,0x10,1
+END_LINKS
+
+START_PM_INFO
+NodeGUID,PortNumber,LinkDownedCounterExt,PortRcvErrorsExt,PortXmitDiscardsExt
+0x20,7,0,{errors},0
+0x10,1,0,0,0
+END_PM_INFO
+"""
+
+
+def test_a_report_of_ibdiagnet_is_a_sweep_where_nobody_may_sweep(tmp_path: Path) -> None:
+    state, states = Watch(), []
+    for at, errors in ((0.0, 5), (60.0, 5), (120.0, 70_000)):
+        reading = fabricpoll.of_db_csv(at, parse("ibdiagnet", DB_CSV.format(errors=errors)))
+        assert reading is not None and not reading.partial
+        state, (verdict,) = watch.step(state, reading)
+        states.append(verdict.state)
+    assert states[-1] == "watch" and "watch" not in states[:-1]
+    assert (verdict.end, verdict.at_fault) == ("leaf1 port 7", "n1 mlx5_0 port 1")
+    assert {end[0] for end in (state.links[verdict.link].a, state.links[verdict.link].b)} == {f"{0x20:016x}", f"{0x11:016x}"}, "the port's GUID"
+    seen = reports.Reports(str(tmp_path))
+    (tmp_path / "ibdiagnet2.db_csv").write_text(DB_CSV.format(errors=0))
+    told = seen.reading(seen.look())
+    assert told is not None and len(told.fabric.links) == 1
+    assert seen.reading(seen.look()) is None
+
+
 def test_links_that_ufm_saw_go_and_come_are_dips_of_both_ends() -> None:
     lines = [HEAD.format(n=n, code=code, text=BODY.format(way=way)) for n, code, way in ((1, 329, "Link went down"), (5, 328, "Link went up"))]
     dips = list(ufmlog.dips(parse("ufm", "\n".join(lines))))
