@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -16,7 +16,8 @@ from aegis_netmon.collect import FabricReader, NoFabric
 from harness.waiting import until_sync
 
 TOOLS = ("ibsim", "ibsim-run", "opensm", "ibnetdiscover", "ibqueryerrors")
-LEAVES, SPINES, HOSTS = 4, 2, 4
+LEAVES, HOSTS = 4, 4
+SPINES = ("spine1", "spine2")
 
 
 def missing() -> list[str]:
@@ -25,11 +26,11 @@ def missing() -> list[str]:
     return [tool for tool in TOOLS if shutil.which(tool, path=path) is None]
 
 
-def topology() -> str:
-    """A fat-tree in ibsim's language: 4 leaves of 4 hosts, 2 spines, two links from each leaf to each spine."""
+def topology(spines: Sequence[str] = SPINES) -> str:
+    """A fat-tree in ibsim's language: 4 leaves of 4 hosts, at most 6 spines, two links from each leaf to each spine."""
     lines = []
-    for spine in range(1, SPINES + 1):
-        lines.append(f'Switch 16 "spine{spine}"')
+    for spine, name in enumerate(spines, 1):
+        lines.append(f'Switch 16 "{name}"')
         for leaf in range(1, LEAVES + 1):
             for nth in (1, 2):
                 lines.append(f'[{2 * leaf - 2 + nth}] "leaf{leaf}"[{HOSTS + 2 * spine - 2 + nth}]')
@@ -37,8 +38,8 @@ def topology() -> str:
     for leaf in range(1, LEAVES + 1):
         lines.append(f'Switch 16 "leaf{leaf}"')
         lines += [f'[{host}] "node{HOSTS * (leaf - 1) + host:02} mlx5_0"[1]' for host in range(1, HOSTS + 1)]
-        for spine in range(1, SPINES + 1):
-            lines += [f'[{HOSTS + 2 * spine - 2 + nth}] "spine{spine}"[{2 * leaf - 2 + nth}]' for nth in (1, 2)]
+        for spine, name in enumerate(spines, 1):
+            lines += [f'[{HOSTS + 2 * spine - 2 + nth}] "{name}"[{2 * leaf - 2 + nth}]' for nth in (1, 2)]
         lines.append("")
     for node in range(1, LEAVES * HOSTS + 1):
         leaf, host = divmod(node - 1, HOSTS)
@@ -69,9 +70,9 @@ class SimFabric:
 
 
 @contextmanager
-def fabric(folder: Path) -> Iterator[SimFabric]:
+def fabric(folder: Path, spines: Sequence[str] = SPINES) -> Iterator[SimFabric]:
     """The fat-tree with its subnet manager, until every port answers; gone afterwards."""
-    (folder / "net").write_text(topology())
+    (folder / "net").write_text(topology(spines))
     env = {**os.environ, "IBSIM_SOCKNAME": f"aegis-{uuid.uuid4().hex[:8]}", "OSM_CACHE_DIR": str(folder), "OSM_TMP_DIR": str(folder)}
     env["PATH"] = os.pathsep.join([env.get("PATH", ""), "/usr/sbin", "/sbin"])
     running: list[subprocess.Popen[str]] = []
@@ -86,7 +87,7 @@ def fabric(folder: Path) -> Iterator[SimFabric]:
             running.append(
                 subprocess.Popen(manager, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, text=True, start_new_session=True)
             )
-            until_sync(lambda: whole(made), 60.0, "every port of the fabric to answer")
+            until_sync(lambda: whole(made, len(spines)), 60.0, "every port of the fabric to answer")
             yield made
         finally:
             for process in reversed(running):
@@ -105,9 +106,9 @@ def listed(made: SimFabric) -> bool:
         return False
 
 
-def whole(made: SimFabric) -> bool:
+def whole(made: SimFabric, spines: int) -> bool:
     try:
         reading = made.reader.read(0.0)
     except NoFabric:
         return False
-    return not reading.partial and len(reading.fabric.links) == LEAVES * (HOSTS + 2 * SPINES)
+    return not reading.partial and len(reading.fabric.links) == LEAVES * (HOSTS + 2 * spines)
