@@ -173,29 +173,32 @@ class NatsServer:
         host: str = "127.0.0.1",
         sync_interval: str = "1s",
         extra: str = "",
+        tls: tuple[Path, Path] | None = None,
         die_with_parent: bool = False,
         found: Found | None = None,
     ) -> None:
         """`auth_conf`: text to write as auth.conf; None keeps the one that is there, or none at all. `port` 0: a free one, kept over restarts.
 
         `sync_interval`: "always" (each message is on disk before its PubAck; a site), "1s" (embedded), "2m" (the server's own).
-        `extra`: more configuration text. `die_with_parent`: the kernel kills the server when the thread that started it ends.
+        `extra`: more configuration text. `tls`: certificate and key; clients then come by tls:// only.
+        `die_with_parent`: the kernel kills the server when the thread that started it ends.
         """
         self.state_dir = Path(state_dir)
         self.host, self.port, self.http_port, self.name = host, port, http_port, name
         self.sync_interval = sync_interval
         self.process: subprocess.Popen[bytes] | None = None
-        self._auth_conf, self._extra = auth_conf, extra
+        self._auth_conf, self._extra, self._tls = auth_conf, extra, tls
         self._die_with_parent = die_with_parent
         self._found = found
 
     @property
     def url(self) -> str:
-        return f"nats://{self.host}:{self.port}"
+        return f"{'tls' if self._tls else 'nats'}://{self.host}:{self.port}"
 
     @property
     def http_url(self) -> str:
-        return f"http://{self.host}:{self.http_port}"
+        """Health and statistics, for this machine alone: they ask nobody who he is."""
+        return f"http://127.0.0.1:{self.http_port}"
 
     @property
     def log_path(self) -> Path:
@@ -214,7 +217,8 @@ class NatsServer:
             auth.write_text(self._auth_conf)
         include = 'include "auth.conf"' if auth.exists() else ""
         conf = self.state_dir / "nats.conf"
-        conf.write_text(CONF.format(include="\n".join(filter(None, [include, self._extra]))))
+        tls = f'tls {{ cert_file: "{self._tls[0]}", key_file: "{self._tls[1]}" }}' if self._tls else ""
+        conf.write_text(CONF.format(include="\n".join(filter(None, [include, tls, self._extra]))))
         return conf
 
     def environment(self) -> dict[str, str]:
@@ -222,7 +226,7 @@ class NatsServer:
         return {
             "AEGIS_NATS_NAME": self.name,
             "AEGIS_NATS_LISTEN": f"{self.host}:{self.port}",
-            "AEGIS_NATS_HTTP": f"{self.host}:{self.http_port}",
+            "AEGIS_NATS_HTTP": f"127.0.0.1:{self.http_port}",
             "AEGIS_NATS_STORE": str(self.state_dir / "js"),
             "AEGIS_NATS_JWT": str(self.state_dir / "jwt"),
             "AEGIS_NATS_SYNC": self.sync_interval,
@@ -238,7 +242,7 @@ class NatsServer:
             chosen = self.port == 0
             if chosen:
                 self.port = free_port(self.host)
-            self.http_port = self.http_port or free_port(self.host)
+            self.http_port = self.http_port or free_port()
             try:
                 self._launch(found.path, conf, timeout)
                 return self

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,9 +92,14 @@ def join(
     masters: int = 1,
     store: Path | None = None,
     pin: bool = False,
+    host: str = "127.0.0.1",
+    members: Sequence[str] = (),
     say: Callable[[str], None] = lambda _: None,
 ) -> Stack:
-    """Use the stack of `base`, started if there is none; with at least `nodes` node daemons. E120 to E123 when it cannot be had."""
+    """Use the stack of `base`, started if there is none; with at least `nodes` node daemons. E120 to E123 when it cannot be had.
+
+    `members`: node daemons on other machines, that reach it at `host`; where none are, it is for this machine alone.
+    """
     if nodes > VIRTUAL_NODES:
         raise CliError(
             "E113", f"{nodes} workers asked, one machine makes at most {VIRTUAL_NODES} virtual nodes. Processes on one node: --nproc-per-node"
@@ -113,7 +118,7 @@ def join(
             started = info is None
             if started:
                 _clean(base)
-                _start(base, nodes, masters, store, say)
+                _start(base, ("--nodes", str(nodes), "--masters", str(masters), "--host", host, *_flags("--member", members)), store, say)
             if pin:
                 users.pin(base, True)
         except BaseException:
@@ -152,7 +157,11 @@ def _clean(base: Path) -> None:
         shutil.rmtree(base / name, ignore_errors=True)
 
 
-def _start(base: Path, nodes: int, masters: int, store: Path | None, say: Callable[[str], None]) -> None:
+def _flags(name: str, values: Sequence[str]) -> list[str]:
+    return [word for value in values for word in (name, value)]
+
+
+def _start(base: Path, flags: Sequence[str], store: Path | None, say: Callable[[str], None]) -> None:
     """Start guard and keeper in a session of their own; they hold keeper.lock from before this call returns."""
     say("starting a stack on this machine")
     (base / "logs").mkdir(mode=0o700, exist_ok=True)
@@ -160,19 +169,7 @@ def _start(base: Path, nodes: int, masters: int, store: Path | None, say: Callab
     try:
         users.wait_lock(lock, 5.0, "the stack's lock")
         mark = secrets.token_hex(8)
-        command = [
-            sys.executable,
-            "-m",
-            "aegis_cli.stack.keeper",
-            "--dir",
-            str(base),
-            "--mark",
-            mark,
-            "--nodes",
-            str(nodes),
-            "--masters",
-            str(masters),
-        ]
+        command = [sys.executable, "-m", "aegis_cli.stack.keeper", "--dir", str(base), "--mark", mark, *flags]
         command += ["--store", str(store)] if store else []
         with open(base / "logs" / "keeper.log", "ab") as log:
             subprocess.Popen(

@@ -1,6 +1,7 @@
 """The keeper: owner of every process of the stack of one user on one machine. Runs below `guard`.
 
-Start: site, nats-server, streams, then all services and node daemons side by side; `up` when each answers. Loop: a part that ends is started again
+Start: site, nats-server, streams, then all services and node daemons side by side; `up` when each answers. With `--member` it serves daemons on other
+machines too: bus and credentials listen at `--host`, by TLS, and each member's credentials are made. Loop: a part that ends is started again
 (with backoff, and it is said so); when nobody uses the stack and it is not pinned, or when told so, everything ends and the keeper with it.
 Owns `keeper.json`, `control.sock`, `creds/`, and the folders of `place`. Reads `users/` and `pinned`.
 """
@@ -17,8 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from aegis_cli.client import Client
 from aegis_cli.context import Target
 from aegis_cli.errors import CliError
 from aegis_cli.stack import guard, parts, users
+from aegis_cli.stack.health import healthy
 
 LOOK = 0.1
 """Seconds between looks at children, users and health."""
@@ -55,14 +56,18 @@ LOG_BYTES = 16 << 20
 class Keeper:
     """See the module. `run` is its whole life."""
 
-    def __init__(self, base: Path, mark: str, store: Path | None, nodes: int, masters: int) -> None:
-        self.base, self.mark = base, mark
+    def __init__(
+        self, base: Path, mark: str, store: Path | None, *, nodes: int, masters: int, host: str = "127.0.0.1", members: tuple[str, ...] = ()
+    ) -> None:
+        self.base, self.mark, self.host, self.members = base, mark, host, members
         self.store = store or base / "store"
         self.kept = store is not None
         self.nodes, self.masters = nodes, masters
         self.parts: list[parts.Part] = []
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.nats = NatsServer(self.store / "nats", die_with_parent=True, name="aegis-stack")
+        tls = self.store / "site" / "tls"
+        certificate = (tls / "server.pem", tls / "server.key") if members else None
+        self.nats = NatsServer(self.store / "nats", die_with_parent=True, name="aegis-stack", host=host, tls=certificate)
         self.nats_part = parts.Part("nats", "nats-server")
         self.layout: parts.Layout
         self.site: Site
@@ -89,6 +94,7 @@ class Keeper:
             "error": self._error,
             "servers": [self.nats.url],
             "creds": str(self.base / "creds" / "operator.creds"),
+            "ca": self.ca or "",
             "store": str(self.store),
             "parts": [part.told() for part in (self.nats_part, *self.parts)],
         }
@@ -115,13 +121,13 @@ class Keeper:
         found = find_server()
         self.nats_part.version, self.nats_part.note = found.version_text, found.where
         self.tell()
-        self.site = await asyncio.to_thread(create_site, self.store / "site")
+        self.site = await asyncio.to_thread(create_site, self.store / "site", tuple(dict.fromkeys(("127.0.0.1", "localhost", self.host))))
         self._write_creds("admin")
         (self.nats.state_dir).mkdir(parents=True, exist_ok=True)
         (self.nats.state_dir / "auth.conf").write_text(self.site.auth_conf.read_text())
         self._start_nats()
-        self.layout = parts.Layout(self.base, self.store, self.nats.url, f"127.0.0.1:{free_port()}")
-        admin = await Bus.connect(Identity.from_creds_file(self.layout.creds("admin")), [self.nats.url], name="setup")
+        self.layout = parts.Layout(self.base, self.store, self.nats.url, f"{self.host}:{free_port(self.host)}")
+        admin = await Bus.connect(Identity.from_creds_file(self.layout.creds("admin")), [self.nats.url], name="setup", tls_ca=self.ca)
         try:
             await ensure_streams(admin)
         finally:
@@ -132,6 +138,7 @@ class Keeper:
         self._write_creds("operator", ttl=0)
         self.parts = [parts.credentials(self.layout, free_port()), parts.jobcontroller(self.layout, free_port())]
         self.parts += [self._master(number) for number in range(1, self.masters + 1)]
+        await self._issue(self.members)
         await self._add_nodes(self.nodes)
         self.parts += [parts.lognexus(self.layout, free_port())] if parts.has_lognexus() else []
         self.parts += [parts.lemon(self.layout, free_port())] if parts.has_lemon() else []
@@ -148,15 +155,23 @@ class Keeper:
         async with self._adding:
             have = sum(part.kind == "node" for part in self.parts)
             names = [parts.node_name(number) for number in range(have + 1, count + 1)]
-            bus = await Bus.connect(Identity.from_creds(self.site.issue("credentials")), [self.nats.url], name="setup")
+            await self._issue(names)
+            new = [parts.node(self.layout, name, alone=count == 1, ports=parts.wants_netmon(self.base)) for name in names]
+            self.parts += new
+            return new
+
+    async def _issue(self, names: Sequence[str]) -> None:
+        if names:
+            bus = await Bus.connect(Identity.from_creds(self.site.issue("credentials")), [self.nats.url], name="setup", tls_ca=self.ca)
             try:
                 for name in names:
                     Identity.from_creds(await node_creds(self.site, bus, name)).to_creds_file(self.base / "creds" / f"{name}.creds")
             finally:
                 await bus.close(1.0)
-            new = [parts.node(self.layout, name, alone=count == 1, ports=parts.wants_netmon(self.base)) for name in names]
-            self.parts += new
-            return new
+
+    @property
+    def ca(self) -> str | None:  # where the bus is for this machine alone: none
+        return str(self.store / "site" / "tls" / "ca.pem") if self.members else None
 
     def _write_creds(self, role: str, ttl: float | None = None) -> None:
         folder = self.base / "creds"
@@ -236,7 +251,7 @@ class Keeper:
     async def _known(self, masters: bool, nodes: bool) -> set[str]:
         """Names of the replicas and nodes that the services speak of; a service that does not answer yet speaks of none."""
         found: set[str] = set()
-        target = Target("stack", (self.nats.url,), str(self.layout.creds("operator")))
+        target = Target("stack", (self.nats.url,), str(self.layout.creds("operator")), self.ca or "")
         try:
             async with Client(target, timeout=1.0) as client:
                 if masters:
@@ -405,15 +420,6 @@ class Keeper:
         self.stopping.set()
 
 
-def healthy(port: int) -> bool:
-    """The health page of a service says yes."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=1.0) as answer:
-            return bool(answer.status == 200)
-    except (OSError, urllib.error.URLError):
-        return False
-
-
 def main() -> int:
     """Read the arguments and keep a stack."""
     parser = argparse.ArgumentParser(prog="python -m aegis_cli.stack.keeper")
@@ -422,8 +428,12 @@ def main() -> int:
     parser.add_argument("--store", type=Path)
     parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--masters", type=int, default=1)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--member", action="append", default=[])
     given = parser.parse_args()
-    return asyncio.run(Keeper(given.dir, given.mark, given.store, given.nodes, given.masters).run())
+    return asyncio.run(
+        Keeper(given.dir, given.mark, given.store, nodes=given.nodes, masters=given.masters, host=given.host, members=tuple(given.member)).run()
+    )
 
 
 if __name__ == "__main__":

@@ -82,6 +82,7 @@ def _service(kind: str, name: str, module: str, layout: Layout, *, http: int, ex
         "AEGIS_SERVICE_PORT": str(http),
         "AEGIS_SERVICE_DRAIN_GRACE": "3s",
         **extra,
+        **({"AEGIS_BUS_TLS_CA": str(layout.ca)} if layout.servers.startswith("tls://") else {}),
     }
     if kind != "credentials":
         environment["AEGIS_BUS_CREDS"] = str(layout.creds(kind))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import ssl
 import stat
 import sys
 from pathlib import Path
@@ -12,7 +14,8 @@ from aegis_bus.connection import Bus
 from aegis_bus.errors import ServerUnsuitable, SharedStateDir
 from aegis_bus.identity import Identity
 from aegis_bus.natsserver import Found, NatsServer, check_state_dir, find_server
-from harness.waiting import until_sync
+from aegis_credentials.setup import create_site
+from harness.waiting import until, until_sync
 
 
 def fake_server(folder: Path, answer: str) -> Path:
@@ -130,3 +133,37 @@ def test_the_server_dies_with_its_parent_when_asked(tmp_path: Path) -> None:
             return True
 
     until_sync(gone, what="nats-server gone")
+
+
+async def test_a_new_certificate_is_taken_on_reload_and_connections_stay(tmp_path: Path) -> None:
+    """Rotation: `aegis setup` makes the certificate anew, SIGHUP has the server read it; nobody is disconnected."""
+    site = create_site(tmp_path / "site")
+    pair = (site.server_pem, site.server_key)
+    server = NatsServer(tmp_path / "bus", auth_conf=site.auth_conf.read_text(), tls=pair, die_with_parent=True).start()
+    identity = Identity.from_creds(site.issue("admin"))
+    try:
+        assert server.url.startswith("tls://")
+        first = await Bus.connect(identity, [server.url], name="before", tls_ca=str(site.ca_pem))
+        generation, before = first.generation, site.server_pem.read_text()
+        create_site(tmp_path / "site", ("127.0.0.1", "localhost", "bus.example.org"))
+        assert site.server_pem.read_text() != before
+        server.reload()
+        context = ssl.create_default_context(cafile=str(site.ca_pem))
+
+        async def names() -> list[str]:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            await reader.readline()  # INFO comes before the handshake
+            await writer.start_tls(context, server_hostname="127.0.0.1")
+            found = writer.get_extra_info("ssl_object").getpeercert()["subjectAltName"]
+            writer.close()
+            return [name for _, name in found]
+
+        async def new() -> bool:
+            return "bus.example.org" in await names()
+
+        await until(new, 10, "the new certificate")
+        await first.request("$JS.API.INFO", b"", timeout=5.0)
+        assert first.connected and first.generation == generation
+        await first.close(1.0)
+    finally:
+        server.stop(10)
