@@ -48,7 +48,7 @@ RANGES: dict[str, tuple[float, float, str]] = {
 ALIASES = {"jobName": "name", "workerNum": "workers", "MaxRetry": "maxRetry"}
 """Names of the seed and of other job kinds -> ours."""
 
-KUBERNETES_ONLY = ("template", "suspend", "cleanPodPolicy")
+KUBERNETES_ONLY = ("template", "suspend", "cleanPodPolicy", "ttlSecondsAfterFinished")
 """Fields of an AegisJob that say how a cluster runs it: one file serves all platforms, the others pass these over."""
 CLUSTER_LABEL = "aegis.train/cluster"
 """Label of a job that lives in a Kubernetes cluster: the cluster's id. No other platform, and no other cluster, places it."""

@@ -19,7 +19,7 @@ import pytest
 import pytest_asyncio
 from aegis_agent.handover import Exit
 from aegis_jobcontroller.kubernetes.client import Client, KubeError
-from aegis_jobcontroller.kubernetes.resources import AEGISJOBS, PODS, RECORDS, SECRETS
+from aegis_jobcontroller.kubernetes.resources import AEGISJOBS, EVENTS, PODS, RECORDS, SECRETS
 from aegis_jobcontroller.kubernetes.resources import NODES as NODE_OBJECTS
 from aegis_proto import subjects
 from aegis_proto.api import read_reply
@@ -172,6 +172,15 @@ async def test_a_killed_command_restarts_in_place_and_the_job_ends_well(lab: Lab
     async def mirrored() -> dict[str, Any] | None:
         found = dict(await lab.api.get(RECORDS, "default", job))
         return found if found.get("status", {}).get("phase") == "Succeed" else None
+
+    selector = "involvedObject.kind=AegisJob,involvedObject.name=inplace"
+
+    async def counted() -> list[dict[str, Any]]:
+        found = (await lab.api.list(EVENTS, "default", fieldSelector=selector))["items"]
+        return [dict(item) for item in found if item["type"] == "Warning" and "(counted" in item["message"]]
+
+    told = await until(counted, 30, "an event of the decision")
+    assert len(told) == 1 and told[0]["message"].startswith("w1"), told
 
     record = dict(await until(mirrored, 30, "the record shows the end"))
     assert record["spec"] == {"JobName": "inplace", "WorkerNum": 2, "MaxRetry": 2}

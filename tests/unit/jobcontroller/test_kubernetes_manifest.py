@@ -12,12 +12,13 @@ import pytest
 import yaml
 from aegis_bus.config import VARIABLES
 from aegis_jobcontroller.kubernetes import manifest, projection
+from aegis_jobcontroller.kubernetes.events import events
 from aegis_jobcontroller.kubernetes.status import conditions, differs, status
 from aegis_jobcontroller.kubernetes.submit import spec_of
 from aegis_proto.api import JobDetail, JobSummary, WorkerView
 from aegis_proto.job import ALIASES, KUBERNETES_ONLY, SpecError, from_mapping, parse
 from aegis_proto.phases import FailedReason, Phase
-from aegis_proto.state import ErrorNode, JobSpec
+from aegis_proto.state import ErrorNode, JobSpec, Transition
 from clusters import ID, NOW, SITE, UID, aegisjob, job, pod
 
 DEPLOY = Path(__file__).parents[3] / "deploy" / "kubernetes"
@@ -185,3 +186,36 @@ def test_only_what_is_other_than_it_was_is_patched() -> None:
     have = {key: value for key, value in whole.items() if value is not None}
     assert differs(whole, have) == {}
     assert differs({**whole, "step": 7}, have) == {"step": 7}
+
+
+def test_every_way_to_fail_has_a_reason_for_users() -> None:
+    for reason in FailedReason:
+        found = status(job(pod(), phase=Phase.FAILED, failedReason=reason), aegisjob())
+        assert found["reason"] and found["phase"] == "Failed"
+
+
+def test_each_decision_is_one_event_whoever_tells_it_and_old_ones_are_no_news() -> None:
+    def step(ago: int, cause: str, counted: bool = False, **more: Any) -> Transition:
+        at = (NOW - ago, Phase.RUN_COMMAND, Phase.RESTARTING, 4, 1, 1, "1:0")
+        return Transition(*at, cause, counted=counted, **more)
+
+    steps = (step(700_000, "killed"), step(5_000, "nodeLost", True, podName="w0", nodeName="n1", message="n1 is off"), step(1, "ready"))
+    made = job(pod(), recent=steps, failures=1)
+    first, second = list(events(made, aegisjob(), NOW)), list(events(made, aegisjob(), NOW + 10))
+    assert [name for name, _ in first] == [name for name, _ in second] and len({name for name, _ in first}) == 2
+    lost, ready = first[0][1], first[1][1]
+    assert (lost["reason"], lost["type"], lost["message"]) == ("NodeLost", "Warning", "w0 on n1: n1 is off (counted)")
+    assert (ready["reason"], ready["type"]) == ("Ready", "Normal")
+    assert lost["involvedObject"]["uid"] == UID and all(value for value in lost.values())
+
+
+def test_the_pods_of_a_job_in_a_queue_are_one_group_of_it() -> None:
+    seen = aegisjob()
+    seen.body["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "research"}  # type: ignore[index]
+    metadata = manifest.pod(job(pod(), pod()), seen, 1, 1, SITE)["metadata"]
+    assert {key: value for key, value in metadata["labels"].items() if "kueue" in key} == {
+        "kueue.x-k8s.io/queue-name": "research",
+        "kueue.x-k8s.io/pod-group-name": "ddp-abc123",
+    }
+    assert metadata["annotations"] == {"kueue.x-k8s.io/pod-group-total-count": "2"}
+    assert "annotations" not in manifest.pod(job(pod()), aegisjob(), 0, 1, SITE)["metadata"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from aegis_jobcontroller.kubernetes.facts import facts, missing
-from aegis_jobcontroller.kubernetes.plan import Create, Delete, pending, plan
+from aegis_jobcontroller.kubernetes.plan import Create, Delete, expired, pending, plan
+from aegis_jobcontroller.kubernetes.seen import ms
 from aegis_proto.messages import Taint
 from aegis_proto.phases import FactKind, FailedReason, Phase
 from aegis_proto.state import ErrorNode
@@ -49,6 +50,19 @@ def test_a_pod_that_was_removed_by_force_is_not_gone() -> None:
     assert creates(lost, cluster(removed={last_seen.key: last_seen})) == []
     ended = kube_pod("w0", 1, code=0, deleting="2026-11-30T02:00:00Z")
     assert creates(lost, cluster(removed={ended.key: ended})) == [(0, 2)]
+
+
+def test_an_aegisjob_goes_when_its_time_after_the_end_is_over() -> None:
+    def left(now: int, phase: str = "Succeeded", **spec: object) -> list[str]:
+        seen = aegisjob(**spec)
+        seen.body["status"] = {"phase": phase, "completionTime": "2026-11-30T02:00:00Z"}  # type: ignore[index]
+        return [gone.name for gone in expired(cluster(now=now, jobs={UID: seen}))]
+
+    ended = ms("2026-11-30T02:00:00Z")
+    assert (
+        left(ended + 59_000, ttlSecondsAfterFinished=60) == left(ended + 10**9) == left(ended + 60_000, "Running", ttlSecondsAfterFinished=60) == []
+    )
+    assert left(ended + 60_000, ttlSecondsAfterFinished=60) == left(ended, "Failed", ttlSecondsAfterFinished=0) == ["ddp"]
 
 
 def test_the_pod_of_an_older_attempt_is_deleted_and_by_force_only_where_no_kubelet_answers() -> None:

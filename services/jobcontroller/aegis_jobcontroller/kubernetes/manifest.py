@@ -29,6 +29,10 @@ BEYOND = 30
 Body = dict[str, Any]
 
 
+QUEUE, POD_GROUP, GROUP_SIZE = (f"kueue.x-k8s.io/{name}" for name in ("queue-name", "pod-group-name", "pod-group-total-count"))
+"""Labels and annotation by which Kueue admits the pods of a job together, where the AegisJob names a queue."""
+
+
 @dataclass(frozen=True, slots=True)
 class Site:
     """What all pods are told. `credentials`: host:port of the gRPC service, `ca`: PEM that it is verified with, `agent_image`: see the settings."""
@@ -60,8 +64,12 @@ def pod(job: Job, seen: JobSeen, index: int, attempt: int, site: Site, *, avoid:
     metadata = _metadata(job, seen, name, **{LABEL_WORKER: pod_name(index), LABEL_ATTEMPT: str(attempt)})
     given = template.get("metadata") or {}
     metadata["labels"] = {**(given.get("labels") or {}), **metadata["labels"]}
-    if given.get("annotations"):
-        metadata["annotations"] = given["annotations"]
+    queue = str((seen.body["metadata"].get("labels") or {}).get(QUEUE, ""))
+    if queue:
+        metadata["labels"] |= {QUEUE: queue, POD_GROUP: head.job}
+    annotations = {**(given.get("annotations") or {}), **({GROUP_SIZE: str(head.workerNum)} if queue else {})}
+    if annotations:
+        metadata["annotations"] = annotations
     spec["restartPolicy"] = "Never"
     spec["hostname"], spec["subdomain"] = f"{head.job}-{pod_name(index)}", head.job
     spec["terminationGracePeriodSeconds"] = int(max(job.spec.preemptGrace, job.spec.stopGrace)) + BEYOND

@@ -17,7 +17,8 @@ from aegis_proto.job import CLUSTER_LABEL
 from aegis_proto.phases import Mode
 from aegis_proto.state import Pod
 
-from aegis_jobcontroller.kubernetes.seen import Cluster, PodSeen
+from aegis_jobcontroller.kubernetes.seen import Cluster, JobSeen, PodSeen, ms
+from aegis_jobcontroller.kubernetes.status import ENDED
 from aegis_jobcontroller.world import Job, World, excluded
 
 KEPT = 3
@@ -167,6 +168,16 @@ def pending(job: Job, cluster: Cluster) -> JobPending | None:
     usable = sum(node.ready for node in cluster.nodes.values())
     text = f"{len(found)} of {len(job.pods)} workers wait in the cluster; {found[0][0]}: {found[0][1]}"
     return JobPending(job.head.job, job.head.namespace, len(job.pods), names, len(found), usable=usable, message=text)
+
+
+def expired(cluster: Cluster) -> list[JobSeen]:
+    """AegisJobs whose time after the end is over."""
+    found = []
+    for seen in cluster.jobs.values():
+        ttl, ended = seen.spec.get("ttlSecondsAfterFinished"), seen.status.get("completionTime")
+        if isinstance(ttl, int) and ended and seen.status.get("phase") in ENDED and not seen.deleting and ms(ended) + 1000 * ttl <= cluster.now:
+            found.append(seen)
+    return found
 
 
 def record(job: Job, cluster: Cluster) -> Iterator[WorkerRecord]:

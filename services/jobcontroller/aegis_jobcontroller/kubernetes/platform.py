@@ -28,10 +28,11 @@ from aegis_jobcontroller.cache import Cache
 from aegis_jobcontroller.facts import News
 from aegis_jobcontroller.kubernetes import manifest, seen
 from aegis_jobcontroller.kubernetes.client import Client, KubeError
+from aegis_jobcontroller.kubernetes.events import events
 from aegis_jobcontroller.kubernetes.facts import facts, missing
 from aegis_jobcontroller.kubernetes.informer import Informer
-from aegis_jobcontroller.kubernetes.plan import Create, Delete, ours, pending, plan, record, waiting
-from aegis_jobcontroller.kubernetes.resources import AEGISJOBS, NAMESPACES, NODES, PODS, RECORDS, SECRETS, SERVICES, Object
+from aegis_jobcontroller.kubernetes.plan import Create, Delete, expired, ours, pending, plan, record, waiting
+from aegis_jobcontroller.kubernetes.resources import AEGISJOBS, EVENTS, NAMESPACES, NODES, PODS, RECORDS, SECRETS, SERVICES, Object
 from aegis_jobcontroller.kubernetes.seen import LABEL_UID, Cluster, JobSeen, PodKey, PodSeen
 from aegis_jobcontroller.kubernetes.status import differs, status
 from aegis_jobcontroller.kubernetes.submit import Submitter
@@ -64,6 +65,8 @@ class Kubernetes:
         """Pods that were created without a join token -> when it is asked for again (monotonic)."""
         self._secured: set[PodKey] = set()
         self._prepared: set[str] = set()
+        self._told: OrderedDict[str, None] = OrderedDict()
+        """Names of events that the server has."""
         self._wake: Callable[[], None] = lambda: None
         self._pods: Informer[PodSeen] = Informer(client, PODS, seen.pod, self._changed, selector=LABEL_UID, on_removed=self._was_removed)
         self._nodes: Informer[seen.NodeSeen] = Informer(client, NODES, seen.node, self._changed)
@@ -142,7 +145,12 @@ class Kubernetes:
         creates = [action for action in actions if isinstance(action, Create)]
         work: list[Awaitable[None]] = [self._delete(action) for action in actions if isinstance(action, Delete)]
         work += await self._creations(creates, world, cluster)
-        work += [self._show(job, cluster) for job in ours(world, cluster) if job.head.uid in cluster.jobs]
+        shown = [job for job in ours(world, cluster) if job.head.uid in cluster.jobs]
+        work += [self._show(job, cluster) for job in shown]
+        work += [
+            self._tell(name, body) for job in shown for name, body in events(job, cluster.jobs[job.head.uid], cluster.now) if name not in self._told
+        ]
+        work += [self._client.delete(AEGISJOBS, seen.namespace, seen.name, uid=seen.uid) for seen in expired(cluster)]
         await self._all(work)
         await self._late_tokens(world, cluster)
         return bool(actions)
@@ -277,6 +285,18 @@ class Kubernetes:
         changes = differs(status(job, owner, waits, cluster.now), owner.status)
         if changes:
             await self._patch_status(owner, changes)
+
+    async def _tell(self, name: str, body: Object) -> None:
+        """An event. What cannot be told now is told while it is news; nothing else waits for it."""
+        try:
+            await self._client.create(EVENTS, str(body["metadata"]["namespace"]), body)
+        except KubeError as error:
+            if not error.exists:
+                log.warning("event %s is not told yet: %s", name, error)
+                return
+        self._told[name] = None
+        while len(self._told) > REMOVED:
+            self._told.popitem(last=False)
 
     async def _patch_status(self, owner: JobSeen, changes: Object) -> None:
         try:

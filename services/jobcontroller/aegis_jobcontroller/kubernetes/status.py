@@ -31,6 +31,7 @@ REASONS = {
     FailedReason.STOPPED: "Stopped",
     FailedReason.COMMAND: "CommandNotFound",
     FailedReason.EXITED: "NonZeroExit",
+    FailedReason.PROGRESS: "NoProgress",
 }
 ENDED = ("Succeeded", "Failed")
 CONDITIONS = ("Accepted", "Running", "Recovering", "Suspended", "Succeeded", "Failed")
