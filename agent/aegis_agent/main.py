@@ -80,8 +80,25 @@ def _specification(command: tuple[str, ...]) -> JobSpec:
         return JobSpec(name="local", command=command)
 
 
+WHOLE_JOB = ("--workers", "-N", "--spares", "--max-retry", "--file", "-f")
+"""Flags of `run` that speak of a job of several nodes: in an allocation of Slurm every task is given them."""
+
+
+def _of_a_job(words: Sequence[str]) -> bool:
+    """One of those flags stands before the command."""
+    for word in words:
+        if word == "--" or not word.startswith("-"):
+            return False
+        if word.partition("=")[0] in WHOLE_JOB:
+            return True
+    return False
+
+
 def _run(rest: Sequence[str]) -> int:
     import argparse
+
+    if _of_a_job(rest):  # the stack of an allocation is the command line's
+        os.execv(sys.executable, [sys.executable, "-m", "aegis_cli.slurm", *rest])
 
     parser = argparse.ArgumentParser(prog="aegis-agent run", description="Run a command under the agent: as its reaper, with rank variables.")
     parser.add_argument("--nproc-per-node", "--nproc_per_node", default="1", metavar="N|auto", help="local ranks (auto = GPUs; default 1)")

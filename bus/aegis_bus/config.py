@@ -34,6 +34,7 @@ from aegis_bus.settings import (
     NetmonSettings,
     NotifySettings,
     ServiceSettings,
+    SlurmSettings,
     masked,
 )
 
@@ -57,6 +58,7 @@ class Config:
     master: MasterSettings = field(default_factory=MasterSettings)
     credentials: CredentialsSettings = field(default_factory=CredentialsSettings)
     jobcontroller: JobControllerSettings = field(default_factory=JobControllerSettings)
+    slurm: SlurmSettings = field(default_factory=SlurmSettings)
     lognexus: LognexusSettings = field(default_factory=LognexusSettings)
     netmon: NetmonSettings = field(default_factory=NetmonSettings)
     lemon: LemonSettings = field(default_factory=LemonSettings)

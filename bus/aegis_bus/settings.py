@@ -114,6 +114,20 @@ class JobControllerSettings:
 
 
 @dataclass(frozen=True)
+class SlurmSettings:
+    """Inside an allocation of Slurm, and of the hooks."""
+
+    exclude: str = choice("auto", "auto", "drain", "list")
+    """Bad nodes: drain them where that is allowed, always try to, or only leave them out of the next start of the same job."""
+    requeue: bool = True
+    """Have the job requeued when another start helps; else it ends with 75 alone."""
+    requeue_delay: float = duration(20.0)
+    """Until a requeued job may start again: longer than it takes to end, or Slurm waits two minutes."""
+    owner_silent: float = duration(60.0)
+    """Without the bus, and with nothing left that runs: the first node of the allocation is lost."""
+
+
+@dataclass(frozen=True)
 class JobSettings:
     max_retry: int = 3
     retry_reset_after: float = duration(0.0)
@@ -244,6 +258,7 @@ SECTIONS: dict[str, type[Any]] = {
     "master": MasterSettings,
     "credentials": CredentialsSettings,
     "jobcontroller": JobControllerSettings,
+    "slurm": SlurmSettings,
     "lognexus": LognexusSettings,
     "notify": NotifySettings,
     "netmon": NetmonSettings,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from aegis_cli.errors import CliError
+from aegis_cli.slurm.folder import CA, CREDS, Folder
 from aegis_cli.stack import client, place
 
 
@@ -88,6 +89,9 @@ def resolve(name: str = "", environ: Mapping[str, str] | None = None) -> Target 
     contexts, current = load()
     wanted = wanted or current
     if wanted:
+        allocation = of_allocation(wanted) if wanted not in contexts else None
+        if allocation is not None:
+            return allocation
         if wanted not in contexts:
             known = ", ".join(sorted(contexts)) or "none"
             raise CliError(
@@ -101,6 +105,15 @@ def resolve(name: str = "", environ: Mapping[str, str] | None = None) -> Target 
     return None
 
 
+def of_allocation(name: str) -> Target | None:
+    """The stack of a Slurm job that was submitted from this folder: context `slurm-48213`."""
+    if not name.startswith("slurm-"):
+        return None
+    folder = Folder(Path.cwd() / ".aegis" / name)
+    endpoint = folder.endpoint()
+    return None if endpoint is None else Target(name, endpoint.servers, str(folder.path / CREDS), str(folder.path / CA))
+
+
 def of_stack(base: Path, info: Mapping[str, Any]) -> Target:
     """The target that a running stack is."""
-    return Target("stack", tuple(info["servers"]), str(info["creds"]), stack=base)
+    return Target("stack", tuple(info["servers"]), str(info["creds"]), str(info.get("ca", "")), stack=base)

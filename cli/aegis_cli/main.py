@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from aegis_proto import VERSION
 
-from aegis_cli.commands import context, creds, demo, doctor, ettr, fr, job, lemon, misc, net, node, run, settings, stack
+from aegis_cli.commands import context, creds, demo, doctor, ettr, fr, job, lemon, misc, net, node, run, settings, slurm, stack
 
 app = typer.Typer(
     name="aegis",
@@ -32,7 +32,7 @@ def top(version: Annotated[bool, typer.Option("--version", callback=_version, is
     """Keeps large training jobs running: restarts in place, finds the bad node, says what it cost."""
 
 
-for module in (run, job, node, stack, creds, context, settings, doctor, demo, fr, ettr, net, lemon, misc):
+for module in (run, job, node, stack, creds, context, settings, doctor, demo, fr, ettr, net, lemon, slurm, misc):
     module.register(app)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import getpass
 import importlib.metadata
 import os
+import re
 import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
@@ -25,6 +27,7 @@ from aegis_cli.errors import CliError
 from aegis_cli.login import is_login_node, slurm_here
 from aegis_cli.options import Env, command
 from aegis_cli.output import Column
+from aegis_cli.slurm import control
 from aegis_cli.stack import client as stacks
 from aegis_cli.stack import place
 
@@ -148,6 +151,31 @@ def login_node() -> Iterator[Finding]:
         yield Finding("fail", "slurm", "E114 login node, no allocation active: nothing will be started here", "sbatch, or salloc and srun")
     else:
         yield Finding("ok", "slurm", f"inside allocation {os.environ.get('SLURM_JOB_ID', '(this machine is yours)')}")
+    try:
+        found = control.config()
+    except control.SlurmRefused as error:
+        yield Finding("fail", "slurm", str(error), "scontrol ping; SLURM_CONF")
+        return
+    yield from slurm_settings(found, getpass.getuser(), os.getuid())
+
+
+def slurm_settings(found: Mapping[str, str], user: str, uid: int) -> Iterator[Finding]:
+    """What `scontrol show config` says about requeues, drains and the time to end."""
+    yield Finding("ok", "slurm version", found.get("SLURM_VERSION", "not told"))
+    if "75" in re.split("[,-]", found.get("RequeueExit", "")):
+        yield Finding("ok", "slurm requeue", "RequeueExit lists 75")
+    else:
+        yield Finding("warn", "slurm requeue", "RequeueExit does not list 75", "#SBATCH --requeue: Aegis calls `scontrol requeue` itself")
+    if uid == 0 or found.get("SlurmUser", "").split("(")[0] == user:
+        yield Finding("ok", "slurm nodes", "bad nodes can be drained ([slurm] exclude)")
+    else:
+        yield Finding("warn", "slurm nodes", "you are not Slurm's user: unless you are an operator, bad nodes are left out, not drained", "nothing")
+    if found.get("HealthCheckProgram"):
+        yield Finding("ok", "slurm health", found["HealthCheckProgram"])
+    else:
+        yield Finding(
+            "warn", "slurm health", "no HealthCheckProgram: nodes are looked at only while a job runs", "deploy/slurm/health.sh (docs/slurm.md)"
+        )
 
 
 CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (python, nats, state_dir, ports, clock, shm, torch, login_node)

@@ -5,6 +5,8 @@ set -euo pipefail
 PACKAGES=(
   iproute2 util-linux gcc libc6-dev openssl
   ibsim-utils opensm infiniband-diags
+  slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge
+  prometheus
 )
 missing=()
 for p in "${PACKAGES[@]}"; do

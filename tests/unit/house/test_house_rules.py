@@ -36,11 +36,12 @@ PURE = {
     ],
     "aegis_jobcontroller": [
         *("plan", "facts", "pending", "world", "lost", "checked"),
-        *(f"kubernetes/{name}" for name in ("resources", "seen", "plan", "facts", "status", "manifest", "projection")),
+        *(f"kubernetes/{name}" for name in ("resources", "seen", "plan", "facts", "status", "manifest", "projection", "events")),
     ],
     "aegis_lognexus": ["evidence", "readings", "looks", "across", "verdict", "share"],
     "aegis_lemon": ["watch/collector", "watch/cases", "watch/risk"],
     "aegis_agent": ["orders", "env", "nested", "mode", "progress", "stacks"],
+    "aegis_cli": [f"slurm/{name}" for name in ("step", "ledger", "ending", "script", "weights")],
     "aegis_netmon": [
         *("series", "rates", "ber", "flaps", "health", "expected", "limits", "topology", "users", "routing"),
         *("correlate", "pairs", "transport", "fabricpoll", "watch", "sensors", "uplinks", "rollout", "hostpoll", "ufmlog"),

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# EpilogSlurmctld= of slurm.conf, for sites that have RequeueExit=75: a job that Slurm requeues for its exit code starts at once, not after the two
+# minutes that a credential lives. Jobs that Aegis has requeued itself have a time of their own already.
+settings=${AEGIS_HOOKS_ENV:-/etc/aegis/slurm-hooks.env}
+if [ -r "$settings" ]; then
+  set -a
+  # shellcheck disable=SC1090
+  . "$settings"
+  set +a
+fi
+[ $((${SLURM_JOB_EXIT_CODE:-0} >> 8)) = "${AEGIS_REQUEUE_EXIT:-75}" ] || exit 0
+(
+  for _ in $(seq 120); do
+    case $(squeue -h -j "$SLURM_JOB_ID" -o '%T %r' 2>/dev/null) in
+      "PENDING BeginTime") exec scontrol update JobId="$SLURM_JOB_ID" StartTime=now ;;
+      "") exit 0 ;;
+    esac
+    sleep 0.5
+  done
+) </dev/null >/dev/null 2>&1 &
+exit 0
