@@ -209,6 +209,8 @@ class Owner:
             error = outcome.problem(found.detail, 0)
             if error is not None and self.notice is None:
                 self.out.note(str(error))
+                if left < self.spec.maxRetry:
+                    self.out.note(f"earlier starts of job {self.step.job} had used {self.spec.maxRetry - left} of {self.spec.maxRetry} restarts")
                 reasons = await verdicts.of_the_end(client, found.detail)
                 if reasons:
                     self.out.note(verdicts.sentence(reasons))
