@@ -11,8 +11,8 @@ fi
 [ $((${SLURM_JOB_EXIT_CODE:-0} >> 8)) = "${AEGIS_REQUEUE_EXIT:-75}" ] || exit 0
 (
   for _ in $(seq 120); do
-    case $(squeue -h -j "$SLURM_JOB_ID" -o '%T %r' 2>/dev/null) in
-      "PENDING BeginTime") exec scontrol update JobId="$SLURM_JOB_ID" StartTime=now ;;
+    case $(squeue -h -j "$SLURM_JOB_ID" -o %T 2>/dev/null) in
+      PENDING) exec scontrol update JobId="$SLURM_JOB_ID" StartTime=now ;;
       "") exit 0 ;;
     esac
     sleep 0.5
