@@ -232,6 +232,8 @@ class LemonSettings:
     """What was over for so long is forgotten."""
     history: tuple[str, ...] = ()
     """Folders of the documented format that count beside what is heard (docs/history.md), as `aegis lemon import` writes them."""
+    slurm: bool = False
+    """This machine reaches a Slurm cluster and may drain its nodes: its accounting counts, and who is taken out is drained there."""
     probation: float = duration(28 * 86400.0)
     test_seconds: float = duration(60.0)
     """Of each deep test that is ordered."""

@@ -26,6 +26,7 @@ from aegis_lemon.watch.collector import Collector
 from aegis_lemon.watch.kept import Files
 from aegis_lemon.watch.reading import Reading
 from aegis_lemon.watch.rounds import Rounds
+from aegis_lemon.watch.slurm import SlurmSide
 from aegis_lemon.watch.tickets import Tickets, check_webhook
 
 log = logging.getLogger(__name__)
@@ -58,7 +59,8 @@ async def start(service: Service) -> None:
         reading = Reading(bus, Collector(kept.memory, settings.settle), kept.seq)
         service.health["reading"] = lambda: reading.ready
         tickets = Tickets(Path(settings.tickets) if settings.tickets else folder / "tickets", settings.webhook)
-        rounds = Rounds(bus, reading, files, tickets, settings=settings, mode=service.config.actions.mode)
+        slurm = SlurmSide(folder / "slurm", settings.window) if settings.slurm else None
+        rounds = Rounds(bus, reading, files, tickets, settings=settings, mode=service.config.actions.mode, slurm=slurm)
         rounds.ready = lambda: reading.ready and sole.held
         api = Api(bus, rounds, tickets, replica.name)
         api.active = lambda: sole.held

@@ -31,6 +31,7 @@ from . import cases, fleet, risk
 from .cases import Book, Known, Policy
 from .kept import Files
 from .reading import Reading
+from .slurm import SlurmSide
 from .tickets import Tickets
 
 log = logging.getLogger(__name__)
@@ -88,15 +89,18 @@ def judge(folder: Path, running: list[dict[str, object]], how: How, now: float) 
 class Rounds:
     """`run` until cancelled. `ready`: whether this replica decides now."""
 
-    def __init__(self, bus: Bus, reading: Reading, files: Files, tickets: Tickets, *, settings: LemonSettings, mode: str) -> None:
+    def __init__(
+        self, bus: Bus, reading: Reading, files: Files, tickets: Tickets, *, settings: LemonSettings, mode: str, slurm: SlurmSide | None
+    ) -> None:
         self._bus, self._files, self._reading = bus, files, reading
         self._collector = reading.collector
-        self._settings, self._tickets = settings, tickets
+        self._settings, self._tickets, self._slurm = settings, tickets, slurm
         self.policy = Policy(mode, settings.probation, settings.test_seconds, settings.drains_per_day, settings.max_excluded)
         self.how = How.of(settings, Thresholds(posterior=settings.posterior, least=settings.least))
         self.ready: Callable[[], bool] = lambda: False
         self.picture = Picture()
         self._forgot = time.monotonic()
+        self._gathered = float("-inf")
 
     async def run(self) -> None:
         while True:
@@ -125,8 +129,14 @@ class Rounds:
             self._collector.see_serial(name, spec.labels.get("serial", ""), now)
         await self._keep(seen, now)
         running = list(self._collector.running(now))
+        how = self.how
+        if self._slurm is not None:
+            if time.monotonic() - self._gathered >= self._settings.round:
+                self._gathered = time.monotonic()
+                await asyncio.to_thread(self._slurm.gather, now)
+            how = replace(how, extra=(*how.extra, *self._slurm.history))
         with metrics.ROUND.time():
-            picture = await asyncio.to_thread(judge, self._files.folder, running, self.how, now)
+            picture = await asyncio.to_thread(judge, self._files.folder, running, how, now)
         self.picture = replace(picture, fleet=seen, risks=self.picture.risks)
         if self.picture.note:
             log.info("no ranking: %s", self.picture.note)
@@ -177,6 +187,9 @@ class Rounds:
             book.known[known.node] = replace(known, verdict=verdict)
         for known in book.known.values():
             await self._do(known, now)
+        if self._slurm is not None and self.policy.mode == "act":
+            out = {name: cases.reason(one.verdict) for name, one in book.known.items() if one.verdict is not None and one.state in cases.OUT}
+            await asyncio.to_thread(self._slurm.apply, out)
         await self._risks(now)
 
     async def _do(self, known: Known, now: int) -> None:
