@@ -140,7 +140,9 @@ class Cache:
         self._held = {where: (held, at) for where, (held, at) in self._held.items() if now - at < HELD_FOR}
         held = [held for held, _ in self._held.values()]
         known = self._heads.keys() | self._unreadable
-        self._world = World(jobs, self._places, nodes, int(time.time() * 1000), self._era, known, held, self._taints, now >= self._settles_at)
+        self._world = World(
+            jobs, self._places, nodes, int(time.time() * 1000), self._era, known, held, self._taints, self._risks, now >= self._settles_at
+        )
         self._world_at = now
         return self._world
 

@@ -155,6 +155,8 @@ class World:
     held: Sequence[Held] = ()
     taints: Mapping[str, Taint] = field(default_factory=dict)
     """By node, also of nodes that have no daemon."""
+    risks: Mapping[str, Risk] = field(default_factory=dict)
+    """By node, also of nodes that have no daemon."""
     settled: bool = True
     """False for a while after a restore: what runs on the nodes may not be known yet, so nothing is begun."""
 

@@ -79,6 +79,14 @@ def test_every_alternative_of_a_node_affinity_keeps_off_the_bad_nodes() -> None:
     ]
 
 
+@pytest.mark.parametrize(("minds", "operator"), [(True, "NotIn"), (False, "In")])
+def test_doubtful_nodes_are_wished_against_or_for_and_never_forbidden(minds: bool, operator: str) -> None:
+    made = manifest.affinity({}, UID, [], "h3", (("h7",), minds))["nodeAffinity"]
+    wishes = made.pop("preferredDuringSchedulingIgnoredDuringExecution")
+    assert not made and [wish["weight"] for wish in wishes] == [100, 50]
+    assert wishes[1]["preference"]["matchExpressions"] == [{"key": "kubernetes.io/hostname", "operator": operator, "values": ["h7"]}]
+
+
 def test_a_join_token_is_in_the_secret_of_its_own_pod_alone() -> None:
     made = manifest.secret(job(pod(), pod(2)), aegisjob(), 1, 2, SITE, token="t-1")
     assert made["metadata"]["name"] == "ddp-abc123-w1-a2"

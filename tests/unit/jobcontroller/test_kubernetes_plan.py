@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from aegis_jobcontroller.kubernetes.facts import facts, missing
 from aegis_jobcontroller.kubernetes.plan import Create, Delete, expired, pending, plan
 from aegis_jobcontroller.kubernetes.seen import ms
+from aegis_proto.lemon import Risk
 from aegis_proto.messages import Taint
 from aegis_proto.phases import FactKind, FailedReason, Phase
 from aegis_proto.state import ErrorNode
@@ -85,6 +87,14 @@ def test_nodes_that_are_known_to_be_bad_are_kept_off_and_the_last_node_is_prefer
     assert create.avoid == ("host-n2", "host-n3", "host-n4") and create.prefer == "host-n1"
     (create,) = [a for a in plan(world(bad), cluster(kube_pod("w0", 1, "n2", code=1), nodes=nodes)) if isinstance(a, Create)]
     assert create.prefer == "", "a bad node is not wished for"
+
+
+@pytest.mark.parametrize(("tolerance", "minds"), [("normal", True), ("low", True), ("high", False)])
+def test_doubtful_nodes_are_named_with_how_much_the_job_minds(tolerance: str, minds: bool) -> None:
+    one = job(pod(), phase=Phase.PENDING, spec={"riskTolerance": tolerance})
+    risks = {"n1": Risk("n1", 0.9), "n2": Risk("n2", 0.1)}
+    (create,) = [a for a in plan(world(one, risks=risks), cluster(nodes=(node("n1"), node("n2")))) if isinstance(a, Create)]
+    assert (create.doubtful, create.minds, create.avoid) == (("host-n1",), minds, ())
 
 
 def test_when_the_budget_is_spent_what_runs_is_stopped_and_what_failed_is_kept() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import copy
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,8 @@ BEYOND = 30
 """Seconds that a kubelet waits beyond the graces of the agent."""
 
 Body = dict[str, Any]
+Wish = tuple[Sequence[str], bool]
+"""Host names of doubtful nodes, and whether they are wished against (or for)."""
 
 
 QUEUE, POD_GROUP, GROUP_SIZE = (f"kueue.x-k8s.io/{name}" for name in ("queue-name", "pod-group-name", "pod-group-total-count"))
@@ -56,8 +58,10 @@ def _metadata(job: Job, seen: JobSeen, name: str, **labels: str) -> Body:
     return {"name": name, "namespace": seen.namespace, "labels": ours, "ownerReferences": [owner(seen)]}
 
 
-def pod(job: Job, seen: JobSeen, index: int, attempt: int, site: Site, *, avoid: Iterable[str] = (), prefer: str = "") -> Body:
-    """Attempt `attempt` of worker `index`. `avoid` and `prefer` are values of the label kubernetes.io/hostname."""
+def pod(
+    job: Job, seen: JobSeen, index: int, attempt: int, site: Site, *, avoid: Iterable[str] = (), prefer: str = "", doubtful: Wish = ((), True)
+) -> Body:
+    """Attempt `attempt` of worker `index`. `avoid`, `prefer`, `doubtful` are values of the label kubernetes.io/hostname."""
     head, template = job.head, copy.deepcopy(dict(seen.spec.get("template") or {}))
     spec: Body = template.setdefault("spec", {})
     name = name_of(head.job, index, attempt)
@@ -73,7 +77,7 @@ def pod(job: Job, seen: JobSeen, index: int, attempt: int, site: Site, *, avoid:
     spec["restartPolicy"] = "Never"
     spec["hostname"], spec["subdomain"] = f"{head.job}-{pod_name(index)}", head.job
     spec["terminationGracePeriodSeconds"] = int(max(job.spec.preemptGrace, job.spec.stopGrace)) + BEYOND
-    spec["affinity"] = affinity(spec.get("affinity") or {}, head.uid, sorted(set(avoid)), prefer)
+    spec["affinity"] = affinity(spec.get("affinity") or {}, head.uid, sorted(set(avoid)), prefer, doubtful)
     spec["tolerations"] = [*(spec.get("tolerations") or ()), *_tolerations(spec.get("tolerations") or ())]
     containers = spec.get("containers") or [{}]
     containers[0] = _worker(dict(containers[0]), job, index, attempt, site)
@@ -144,7 +148,7 @@ def _volumes(name: str, site: Site) -> list[Body]:
     return [*found, {"name": "aegis-agent", "emptyDir": {}}] if site.agent_image else found
 
 
-def affinity(given: Mapping[str, Any], uid: str, avoid: list[str], prefer: str) -> Body:
+def affinity(given: Mapping[str, Any], uid: str, avoid: list[str], prefer: str, doubtful: Wish = ((), True)) -> Body:
     """NotIn goes into *every* term: terms are alternatives, so a term of its own would allow what the others forbid."""
     result: Body = copy.deepcopy(dict(given))
     nodes: Body = result.setdefault("nodeAffinity", {})
@@ -153,8 +157,10 @@ def affinity(given: Mapping[str, Any], uid: str, avoid: list[str], prefer: str) 
         terms = required.get("nodeSelectorTerms") or [{}]
         forbidden = {"key": HOSTNAME, "operator": "NotIn", "values": avoid}
         required["nodeSelectorTerms"] = [{**term, "matchExpressions": [*(term.get("matchExpressions") or ()), forbidden]} for term in terms]
-    if prefer:
-        wish = {"weight": 100, "preference": {"matchExpressions": [{"key": HOSTNAME, "operator": "In", "values": [prefer]}]}}
+    wishes = [(100, "In", [prefer])] if prefer else []
+    wishes += [(50, "NotIn" if doubtful[1] else "In", list(doubtful[0]))] if doubtful[0] else []
+    for weight, operator, values in wishes:
+        wish = {"weight": weight, "preference": {"matchExpressions": [{"key": HOSTNAME, "operator": operator, "values": values}]}}
         nodes["preferredDuringSchedulingIgnoredDuringExecution"] = [*(nodes.get("preferredDuringSchedulingIgnoredDuringExecution") or ()), wish]
     if not nodes:
         del result["nodeAffinity"]

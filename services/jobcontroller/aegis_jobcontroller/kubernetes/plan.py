@@ -14,13 +14,16 @@ from dataclasses import dataclass
 from aegis_proto.api_nodes import JobPending, WorkerRecord
 from aegis_proto.ids import pod_name
 from aegis_proto.job import CLUSTER_LABEL
+from aegis_proto.lemon import DOUBTFUL
 from aegis_proto.phases import Mode
 from aegis_proto.state import Pod
 
 from aegis_jobcontroller.kubernetes.seen import Cluster, JobSeen, PodSeen, ms
 from aegis_jobcontroller.kubernetes.status import ENDED
+from aegis_jobcontroller.plan import care
 from aegis_jobcontroller.world import Job, World, excluded
 
+MOST_DOUBTFUL = 100
 KEPT = 3
 """Ended pods of one worker that are kept for reading while their job runs."""
 TERMINATION_TIMEOUT = 60.0
@@ -31,13 +34,15 @@ LEAVE = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """`avoid`, `prefer`: host names."""
+    """`avoid`, `prefer`, `doubtful`: host names. `doubtful` are wished for or against, by how much the job minds."""
 
     job: str
     index: int
     attempt: int
     avoid: tuple[str, ...] = ()
     prefer: str = ""
+    doubtful: tuple[str, ...] = ()
+    minds: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,7 @@ def plan(world: World, cluster: Cluster) -> list[Action]:
                 continue
             if may_create(job, index, pod, mine, removed=removed.get((head.uid, index), {}), cluster=cluster):
                 avoid, prefer = _where(job, pod, mine, world, cluster)
-                beginning.append(Create(head.job, index, pod.attempt, avoid, prefer))
+                beginning.append(Create(head.job, index, pod.attempt, avoid, prefer, _doubtful(world, cluster), care(job) >= 0))
     return [*ending, *beginning]
 
 
@@ -148,6 +153,13 @@ def _where(job: Job, pod: Pod, mine: Attempts, world: World, cluster: Cluster) -
     hosts = {name: node.hostname for name, node in cluster.nodes.items()}
     prefer = hosts.get(wish, "") if wish not in bad else ""
     return tuple(sorted(hosts.get(name, name) for name in bad)), prefer
+
+
+def _doubtful(world: World, cluster: Cluster) -> tuple[str, ...]:
+    """The worst of the nodes that are not as good as any, by host name."""
+    worst = sorted((risk for risk in world.risks.values() if risk.risk >= DOUBTFUL), key=lambda risk: (-risk.risk, risk.node))
+    hosts = {name: node.hostname for name, node in cluster.nodes.items()}
+    return tuple(sorted(hosts.get(risk.node, risk.node) for risk in worst[:MOST_DOUBTFUL]))
 
 
 def waiting(job: Job, cluster: Cluster) -> Iterator[tuple[str, str]]:

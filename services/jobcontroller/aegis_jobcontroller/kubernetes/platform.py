@@ -229,7 +229,9 @@ class Kubernetes:
         crashpoint("jobcontroller.before-place")
         key = (job.head.uid, create.index, create.attempt)
         await self._secure(key, job, owner, token)
-        body = manifest.pod(job, owner, create.index, create.attempt, self._site, avoid=create.avoid, prefer=create.prefer)
+        body = manifest.pod(
+            job, owner, create.index, create.attempt, self._site, avoid=create.avoid, prefer=create.prefer, doubtful=(create.doubtful, create.minds)
+        )
         try:
             await self._client.create(PODS, owner.namespace, body)
             metrics.PLACEMENTS.labels("yes" if create.attempt > 1 else "no").inc()
