@@ -55,7 +55,8 @@ class Slurm:
     def lose(self) -> None:
         """A job of all nodes runs; the bad one goes down under it, and comes back."""
         job = self.job()
-        until_sync(lambda: self.state(job) == "RUNNING", 60, f"job {job} runs: {self.run('sinfo', '-N')}")
+        ran = ("squeue", "-h", "-j", job, "-t", "running", "-o", "%M")  # accounting counts whole seconds
+        until_sync(lambda: self.run(*ran).strip() >= "0:02", 60, f"job {job} runs: {self.run('sinfo', '-N')}")
         self.run("scontrol", "update", f"NodeName={BAD}", "State=DOWN", "Reason=kernel panic")
         until_sync(lambda: self.state(job) == "NODE_FAIL", 60, f"job {job} fails")
         self.run("scontrol", "update", f"NodeName={BAD}", "State=RESUME")
