@@ -391,6 +391,15 @@ ENTRIES: list[Entry] = [
         lemon.LemonAnswer,
         lemon.LemonAnswer(LEMON),
     ),
+    Entry(
+        "aegis.rpc.lemon.query.ledgers",
+        subjects.rpc_query("lemon", "ledgers"),
+        "ledgers of jobs of all namespaces, as spans of states",
+        lemon.LedgersQuery,
+        lemon.LedgersQuery((JOB,)),
+        lemon.LedgersAnswer,
+        lemon.LedgersAnswer((lemon.JobLedger(JOB, 3, 24, spans=(lemon.LedgerSpan("productive", AT, AT + 60_000, True),)),)),
+    ),
     # requests: credentials
     Entry(
         "aegis.rpc.credentials.do.join.{namespace}",

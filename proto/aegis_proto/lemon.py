@@ -7,6 +7,7 @@ Reads and writes nothing.
 | aegis.node.<n>.risk | lemon | Risk |
 | aegis.rpc.lemon.query.ranking[.<ns>] | reader | RankingQuery -> RankingAnswer |
 | aegis.rpc.lemon.query.node[.<ns>] | reader | LemonQuery -> LemonAnswer |
+| aegis.rpc.lemon.query.ledgers | reader | LedgersQuery -> LedgersAnswer |
 """
 
 from __future__ import annotations
@@ -84,6 +85,40 @@ class RankingAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     total: int = 0
     flagged: int = 0
     history: HistoryInfo = HistoryInfo()
+    v: int = WIRE_VERSION
+
+
+class LedgersQuery(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`query.ledgers`: of these jobs, or of all; pages by job id after `after`."""
+
+    jobs: tuple[str, ...] = ()
+    after: str = ""
+    v: int = WIRE_VERSION
+
+
+class LedgerSpan(msgspec.Struct, frozen=True, array_like=True):
+    """Array-encoded: the order of the fields is the wire format; only append."""
+
+    state: str  # phases.LedgerState
+    start: int  # ms
+    end: int
+    stopped: bool = False  # a failure ended the run here
+
+
+class JobLedger(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`gpus` 0: not known; `workers` are."""
+
+    job: str
+    workers: int = 0
+    gpus: int = 0
+    priority: int = 0
+    cluster: str = ""
+    spans: tuple[LedgerSpan, ...] = ()
+
+
+class LedgersAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    items: tuple[JobLedger, ...] = ()
+    more: bool = False
     v: int = WIRE_VERSION
 
 

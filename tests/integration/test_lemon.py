@@ -103,6 +103,9 @@ async def test_a_bad_node_is_found_drained_tested_repaired_and_given_back_and_jo
         assert [one["state"] for one in told["verdicts"]] == ["drained", "failed", "probation"]
         assert json.loads(Path(told["ticket"]).read_text())["node"] == BAD
 
+        measured = (await cli(h, "ettr", "measured"))["groups"][0]
+        assert (measured["runs"], measured["cycles"]) == (4, 8) and 0 < measured["ettr"]["value"] < 1, measured
+
         # n4 has a bad link: who minds goes elsewhere, who does not goes there.
         assert h.admin is not None
         link = Verdict("l-1", "netmon", "network", state="degraded", accused=("n4",), nodes=("n4",), sentence="link n4 mlx5_0 is degraded")

@@ -1,4 +1,4 @@
-"""`aegis ettr expected|measured|plan|contour`: what unreliability costs. Needs no bus; the contour needs numpy."""
+"""`aegis ettr expected|measured|plan|contour`: what unreliability costs. Needs no bus, but `measured` of real jobs; the contour needs numpy."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from aegis_cli.client import Client
+from aegis_cli.client import run as run_async
 from aegis_cli.errors import CliError
 from aegis_cli.offline import core, refusals, seconds, write_page
 from aegis_cli.options import Env, command
@@ -223,22 +225,51 @@ def _register_measured(group: typer.Typer) -> None:
     def measured(
         env: Env,
         *,
-        ledger: Annotated[Path, typer.Option("--ledger", metavar="FILE", help="CSV: job, state, start, end, ... (docs/history.md).")],
+        jobs: Annotated[list[str] | None, typer.Argument(metavar="[JOB...]", help="Job ids; none: all that the bus still knows.")] = None,
+        ledger: Annotated[
+            Path | None, typer.Option("--ledger", metavar="FILE", help="CSV: job, state, start, end, ... (docs/history.md); without it the service.")
+        ] = None,
         by: Annotated[str, typer.Option("--by", metavar="size|priority|cluster", help="Groups beside the whole.")] = "size",
         level: Annotated[float, typer.Option("--level", metavar="P", help="Of the confidence intervals.", min=0.5, max=0.999)] = 0.95,
     ) -> None:
         """Every definition of ETTR in use, over the same ledgers, with intervals."""
         ettr = core("aegis_lemon.ettr", "aegis ettr measured")
         with refusals():
-            found = ettr.read_ledgers(ledger)
+            found = ettr.read_ledgers(ledger) if ledger is not None else ledgers(env, tuple(jobs or ()), ettr)
             rows = [group_row("all", ettr.measure(found.runs, level))]
             rows += [group_row(name, part) for name, part in ettr.by(found.runs, by, level).items()]
         for line, text in found.problems[:10]:
-            env.out.note(f"{ledger.name} line {line}: {text}; left out" if line else text)
+            env.out.note(f"{ledger.name if ledger else 'ledger'} line {line}: {text}; left out" if line else text)
         if len(found.problems) > 10:
             env.out.note(f"and {len(found.problems) - 10} more")
         body = {"by": by, "groups": rows, "left_out": [{"line": line, "text": text} for line, text in found.problems]}
         env.out.document("MeasuredETTR", body, table(rows, MEASURED, env.out.form == "wide"), f"{rows[0]['ettr']['value']:.4f}")
+
+
+def ledgers(env: Env, jobs: tuple[str, ...], ettr: Any) -> Any:
+    """Ledgers of real jobs, of lemon. E104 when there is none of them."""
+    from aegis_proto.lemon import JobLedger, LedgersAnswer, LedgersQuery
+    from aegis_proto.phases import LedgerState
+
+    async def work() -> list[JobLedger]:
+        async with Client.of(env) as client:
+            names = tuple([(await client.job(job, workers=False)).summary.job for job in jobs])
+            items: list[JobLedger] = []
+            while True:
+                page = await client.query_lemon("ledgers", LedgersQuery(names, items[-1].job if items else ""), LedgersAnswer)
+                items += page.items
+                if not page.more or not page.items:
+                    return items
+
+    items = run_async(work())
+    if not items:
+        raise CliError("E104", "no job whose ledger is known here", hint="aegis job ls --all")
+
+    def run(item: JobLedger) -> Any:
+        spans = tuple(ettr.Span(LedgerState(one.state), one.start / 1000, one.end / 1000, one.stopped) for one in item.spans)
+        return ettr.Run(item.job, spans, item.gpus or item.workers, str(item.priority), item.cluster)
+
+    return ettr.Ledgers([run(item) for item in items], [])
 
 
 def span(text: str, option: str) -> tuple[float, float]:

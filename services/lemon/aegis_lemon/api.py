@@ -1,9 +1,10 @@
-"""Questions about nodes (`aegis.rpc.lemon.query.{ranking,node}[.<ns>]`). The replica that holds the lease answers; the others stay silent."""
+"""Questions about nodes (`aegis.rpc.lemon.query.{ranking,node}[.<ns>]`) and ledgers (`query.ledgers`). Who holds the lease answers, nobody else."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -15,6 +16,10 @@ from aegis_proto.api import ErrorBody, ErrorReply, RequestRefused, read_request
 from aegis_proto.lemon import (
     SERVICE,
     HistoryInfo,
+    JobLedger,
+    LedgersAnswer,
+    LedgerSpan,
+    LedgersQuery,
     LemonAnswer,
     LemonChange,
     LemonFailure,
@@ -28,6 +33,7 @@ from aegis_proto.messages import BadMessage, Verdict, decode, encode
 from aegis_lemon.detect import Ranked
 from aegis_lemon.detect.story import NodeStory, story
 from aegis_lemon.watch.rounds import Picture, Rounds
+from aegis_lemon.watch.stories import Stories
 from aegis_lemon.watch.tickets import Tickets
 
 log = logging.getLogger(__name__)
@@ -37,13 +43,14 @@ MAX_REQUEST = 8192
 MOST = 500
 MOST_PROBLEMS = 20
 MOST_VERDICTS = 100
+MOST_SPANS = 8_000
 
 
 class Api:
     """`start` subscribes. `active`: whether this replica answers now."""
 
-    def __init__(self, bus: Bus, rounds: Rounds, tickets: Tickets, replica: str) -> None:
-        self._bus, self._rounds, self._tickets, self._replica = bus, rounds, tickets, replica
+    def __init__(self, bus: Bus, rounds: Rounds, tickets: Tickets, stories: Stories, replica: str) -> None:
+        self._bus, self._rounds, self._tickets, self._stories, self._replica = bus, rounds, tickets, stories, replica
         self.active: Callable[[], bool] = lambda: False
 
     async def start(self) -> None:
@@ -63,11 +70,33 @@ class Api:
                 return self.ranking(read_request(RankingQuery, data))
             if (kind, verb) == ("query", "node"):
                 return await self.node(read_request(LemonQuery, data))
-            raise RequestRefused("E107", f"E107 {subject}: no such request; there are query.ranking, query.node")
+            if (kind, verb) == ("query", "ledgers"):
+                if subjects.token(subject, 5):
+                    raise RequestRefused("E103", "E103 ledgers are of all namespaces: role reader without a namespace may ask")
+                return self.ledgers(read_request(LedgersQuery, data), time.time())
+            raise RequestRefused("E107", f"E107 {subject}: no such request; there are query.ranking, query.node, query.ledgers")
         except RequestRefused as error:
             return ErrorReply(ErrorBody(error.code, str(error)[:2000]))
         except BusError as error:
             return ErrorReply(ErrorBody("E108", f"E108 {error}"[:2000]))
+
+    def ledgers(self, query: LedgersQuery, now: float) -> LedgersAnswer:
+        """At most so many spans in one answer; of one job never less than all."""
+        found: list[JobLedger] = []
+        spans = 0
+        for job in sorted(self._stories.jobs):
+            if job <= query.after or (query.jobs and job not in query.jobs):
+                continue
+            run = self._stories.jobs[job].run(now)
+            if run is None:
+                continue
+            if found and spans + len(run.spans) > MOST_SPANS:
+                return LedgersAnswer(tuple(found), True)
+            spans += len(run.spans)
+            told = tuple(LedgerSpan(span.state.value, round(span.start * 1000), round(span.end * 1000), span.stopped) for span in run.spans)
+            gpus, priority, cluster = self._rounds.sizes.get(job, (0, 0, ""))
+            found.append(JobLedger(job, run.gpus, run.gpus * gpus, priority, cluster, told))
+        return LedgersAnswer(tuple(found))
 
     def ranking(self, query: RankingQuery) -> RankingAnswer:
         picture = self._rounds.picture

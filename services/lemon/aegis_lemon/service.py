@@ -27,6 +27,7 @@ from aegis_lemon.watch.kept import Files
 from aegis_lemon.watch.reading import Reading
 from aegis_lemon.watch.rounds import Rounds
 from aegis_lemon.watch.slurm import SlurmSide
+from aegis_lemon.watch.stories import Stories
 from aegis_lemon.watch.tickets import Tickets, check_webhook
 
 log = logging.getLogger(__name__)
@@ -62,13 +63,15 @@ async def start(service: Service) -> None:
         slurm = SlurmSide(folder / "slurm", settings.window) if settings.slurm else None
         rounds = Rounds(bus, reading, files, tickets, settings=settings, mode=service.config.actions.mode, slurm=slurm)
         rounds.ready = lambda: reading.ready and sole.held
-        api = Api(bus, rounds, tickets, replica.name)
+        stories = Stories(bus)
+        api = Api(bus, rounds, tickets, stories, replica.name)
         api.active = lambda: sole.held
         await api.start()
         tasks = [
             service.spawn(sole.run(), "lease"),
             service.spawn(reading.run(), "events"),
             service.spawn(rounds.run(), "rounds"),
+            service.spawn(stories.run(), "ledgers"),
         ]
         await service.stopping.wait()
         for task in tasks:

@@ -39,7 +39,7 @@ PURE = {
         *(f"kubernetes/{name}" for name in ("resources", "seen", "plan", "facts", "status", "manifest", "projection", "events")),
     ],
     "aegis_lognexus": ["evidence", "readings", "looks", "across", "verdict", "share"],
-    "aegis_lemon": ["watch/collector", "watch/cases", "watch/risk"],
+    "aegis_lemon": ["watch/collector", "watch/cases", "watch/risk", "ettr/heads"],
     "aegis_agent": ["orders", "env", "nested", "mode", "progress", "stacks"],
     "aegis_cli": [f"slurm/{name}" for name in ("step", "ledger", "ending", "script", "weights")],
     "aegis_netmon": [

@@ -21,7 +21,7 @@ SETTLE = 120.0
 """Seconds after its end in which a failed run may still be explained: lines settle, are read, are judged."""
 REPEAT = 3600.0
 """Seconds within which the same finding of the same node is one row."""
-MOST_OPEN = 100_000
+MOST_OPEN, MOST_SIZES = 100_000, 5_000
 INFRA = frozenset({LostReason.NODE_LOST, LostReason.GPU_LOST, LostReason.SLOW})
 """Reasons that only the platform, a daemon or a check can give; they name the node."""
 NOBODY = frozenset({LostReason.PREEMPTED, LostReason.ORDERED, LostReason.PORT})
@@ -77,6 +77,8 @@ class Memory(msgspec.Struct):
     said: dict[str, float] = {}
     """`node kind` -> when it was last written."""
     serials: dict[str, str] = {}
+    sizes: dict[str, tuple[int, int, str]] = {}
+    """Job -> processes per node, priority, cluster: of those heard of last."""
     unplaced: int = 0
     """Runs of which nobody told where they were."""
 
@@ -109,6 +111,11 @@ class Collector:
             before.end, before.state = max(before.start, at), "requeued"
             self._write(before)
         run = event.run
+        if run is not None:
+            self.memory.sizes.pop(event.job, None)
+            self.memory.sizes[event.job] = (run.gpus, run.priority, run.cluster)
+            while len(self.memory.sizes) > MOST_SIZES:
+                self.memory.sizes.pop(next(iter(self.memory.sizes)))
         self.memory.open[event.job] = Run(
             event.job,
             event.incarnation,

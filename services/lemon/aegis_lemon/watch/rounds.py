@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -156,6 +156,11 @@ class Rounds:
         if time.monotonic() - self._forgot > FORGET_EVERY:
             self._forgot = time.monotonic()
             await asyncio.to_thread(self._files.forget, now - self._settings.keep)
+
+    @property
+    def sizes(self) -> Mapping[str, tuple[int, int, str]]:
+        """Job -> processes per node, priority, cluster."""
+        return self._collector.memory.sizes
 
     # --- deciding ----------------------------------------------------------------------------------------------------------------
 
