@@ -44,7 +44,7 @@ def test_an_example_lies_on_its_subject_and_decodes(entry: Entry) -> None:
 
 def test_every_function_of_a_subject_is_in_the_catalog() -> None:
     samples: dict[str, Any] = {"job": "j-1", "pod": "w0", "node": "n1", "shard": 0, "slot": 0, "kind": "ack", "service": "master", "what": "job"}
-    samples |= {"ident": "x", "stream": "S", "replica": "m1", "account": "fleet", "source": "x", "nkey": "UA"}
+    samples |= {"ident": "x", "stream": "S", "replica": "m1", "account": "fleet", "source": "x", "nkey": "UA", "part": "head"}
     shapes = {re.sub(r"\{\w+\}", "*", entry.address) for entry in ENTRIES}
     for name, function in inspect.getmembers(subjects, inspect.isfunction):
         if name in ("view", "view_job_state", "token", "rpc_query", "rpc_do"):
