@@ -9,13 +9,10 @@ if [ -r "$settings" ]; then
   set +a
 fi
 [ $((${SLURM_JOB_EXIT_CODE:-0} >> 8)) = "${AEGIS_REQUEUE_EXIT:-75}" ] || exit 0
-(
+# The job is put back into the queue only after this script: a session of its own waits for that, since Slurm ends what a hook leaves in its own.
+setsid bash -c '
   for _ in $(seq 120); do
-    case $(squeue -h -j "$SLURM_JOB_ID" -o %T 2>/dev/null) in
-      PENDING) exec scontrol update JobId="$SLURM_JOB_ID" StartTime=now ;;
-      "") exit 0 ;;
-    esac
+    [ "$(squeue -h -j "$SLURM_JOB_ID" -o %T 2>/dev/null)" = PENDING ] && scontrol update JobId="$SLURM_JOB_ID" StartTime=now && exit 0
     sleep 0.5
-  done
-) </dev/null >/dev/null 2>&1 &
+  done' </dev/null >/dev/null 2>&1 &
 exit 0

@@ -12,7 +12,7 @@ from harness.waiting import until_sync
 from support.slurm import Slurm, cluster
 
 HOOKS = Path(__file__).parents[2] / "deploy" / "slurm"
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 SETTINGS = """
 PATH={bin}:$PATH
@@ -44,7 +44,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Slurm, Path
         yield running, folder
 
 
-def drained(slurm: Slurm, node: str, hook: str, timeout: float = 90) -> None:
+def drained(slurm: Slurm, node: str, hook: str, timeout: float = 180) -> None:
     until_sync(lambda: "DRAIN" in slurm.show("node", node)["State"], timeout, f"{node} drained")
     assert slurm.show("node", node)["Reason"].startswith(f"aegis {hook}: gpu: "), slurm.show("node", node)
 
@@ -88,5 +88,5 @@ def test_a_node_that_fails_after_a_job_is_drained_and_the_job_is_none_the_worse(
 def test_a_job_that_asks_for_another_start_by_its_code_does_not_wait_two_minutes(site: tuple[Slurm, Path]) -> None:
     slurm, folder = site
     job = slurm.submit('#!/bin/bash\n[ "$SLURM_RESTART_COUNT" ] && exit 0\nexit 75\n', folder / "again")
-    ended = slurm.ended(job, 90)
+    ended = slurm.ended(job, 110)
     assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "1")
