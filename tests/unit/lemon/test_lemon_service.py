@@ -6,11 +6,13 @@ import asyncio
 import json
 import threading
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
 import msgspec
+import pytest_asyncio
 from aegis_bus.connection import Bus
 from aegis_bus.errors import BusError
 from aegis_lemon.history import read
@@ -21,7 +23,7 @@ from aegis_proto.lemon import LemonAnswer, LemonQuery, RankingAnswer, RankingQue
 from aegis_proto.messages import CheckResult, JobEvent, NodeSpec, Taint, Verdict, decode, encode
 from aegis_proto.runs import RunInfo
 from aegis_proto.times import rfc3339
-from harness.service import ServiceProcess
+from harness.service import ServiceProcess, starting
 from harness.site import Secured
 from harness.waiting import until
 
@@ -34,6 +36,15 @@ class Lemon(ServiceProcess):
 
     def __init__(self, url: str, folder: Path, creds: str = "", **env: str) -> None:
         super().__init__("aegis_lemon", url, folder, "lemon-1", creds, AEGIS_LEMON_ROUND="0.3", AEGIS_ACTIONS_MODE="act", **env)
+
+
+Start = Callable[..., Awaitable[Lemon]]
+
+
+@pytest_asyncio.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Start]:
+    async with starting(Lemon, tmp_path) as starter:
+        yield starter
 
 
 class Receiver(BaseHTTPRequestHandler):
@@ -76,7 +87,9 @@ async def last(bus: Bus, stream: str, subject: str, kind: type[T]) -> T | None:
     return decode(kind, stored.data) if stored is not None else None
 
 
-async def test_a_bad_node_is_found_taken_out_tested_ticketed_and_given_back_through_kills_and_a_lost_folder(secured: Secured, tmp_path: Path) -> None:
+async def test_a_bad_node_is_found_taken_out_tested_ticketed_and_given_back_through_kills_and_a_lost_folder(
+    secured: Secured, start: Start, tmp_path: Path
+) -> None:
     server = HTTPServer(("127.0.0.1", 0), Receiver)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     master, fleet, reader, controller, admin = [
@@ -87,7 +100,7 @@ async def test_a_bad_node_is_found_taken_out_tested_ticketed_and_given_back_thro
     await fleet.publish(subjects.node_spec(BAD), encode(NodeSpec(BAD, labels={"rack": "r1", "serial": "S1"})))
     state = tmp_path / "lemon"
     env = {"AEGIS_LEMON_STATE": str(state), "AEGIS_LEMON_WEBHOOK": f"http://127.0.0.1:{server.server_port}/t"}
-    process = await Lemon(secured.url, tmp_path, secured.creds("lemon"), **env).start()
+    process = await start(secured.url, secured.creds("lemon"), **env)
 
     async def verdict() -> Verdict | None:
         return await last(admin, "EVENTS", subjects.verdict("lemon", "node", BAD), Verdict)
@@ -174,15 +187,14 @@ async def test_a_bad_node_is_found_taken_out_tested_ticketed_and_given_back_thro
     assert (await verdict()).state == "probation"  # type: ignore[union-attr]
     info = await admin.js_api("STREAM.INFO.EVENTS", {"subjects_filter": subjects.verdict("lemon", "node", "*")})
     assert info["state"]["subjects"] == {subjects.verdict("lemon", "node", BAD): 3}
-    await process.kill9()
     for bus in (master, fleet, reader, controller, admin):
         await bus.close()
     server.shutdown()
     server.server_close()
 
 
-async def test_a_wrong_setting_ends_it_before_it_starts(tmp_path: Path) -> None:
-    wrong = await Lemon("nats://127.0.0.1:1", tmp_path, AEGIS_LEMON_STATE=str(tmp_path), AEGIS_LEMON_DETECTOR="blam").start()
+async def test_a_wrong_setting_ends_it_before_it_starts(start: Start, tmp_path: Path) -> None:
+    wrong = await start("nats://127.0.0.1:1", AEGIS_LEMON_STATE=str(tmp_path), AEGIS_LEMON_DETECTOR="blam")
     assert wrong._process is not None
     assert await asyncio.wait_for(wrong._process.wait(), 60) == 2
     assert 'E130 lemon.detector "blam": expected one of blame' in wrong.log.read_text()
