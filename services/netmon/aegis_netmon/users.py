@@ -113,21 +113,26 @@ def above(fabric: Fabric, leaves: Iterable[str]) -> set[str]:
 
 
 def shortest(fabric: Fabric, start: str, goals: set[str]) -> set[str]:
-    """Links of all shortest paths between switches, from one to many."""
+    """Links of all shortest paths between switches, from one to many. Looks no further than the farthest goal: all before it are known then."""
     steps = {start: 0}
-    queue = deque([start])
-    while queue:
+    queue, missing = deque([start]), set(goals)
+    while queue and missing:
         at = queue.popleft()
         for key in fabric.of.get(at, ()):
             there = fabric.links[key].other(at)
             if there not in steps and fabric.tiers.get(there, 0) > 0:
                 steps[there] = steps[at] + 1
                 queue.append(there)
+                missing.discard(there)
     links: set[str] = set()
     back = deque(goal for goal in goals if goal in steps)
     seen = set(back)
+    own = fabric.of.get(start, ())
     while back:
         at = back.popleft()
+        if steps[at] == 1:  # a spine has a thousand links, and the first switch a few of them
+            links.update(key for key in own if fabric.links[key].other(start) == at)
+            continue
         for key in fabric.of.get(at, ()):
             there = fabric.links[key].other(at)
             if there in steps and steps[there] == steps[at] - 1:
