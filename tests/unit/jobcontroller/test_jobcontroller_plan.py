@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from aegis_jobcontroller.pending import describe, pending
+from aegis_jobcontroller.pending import describe, pending, record
 from aegis_jobcontroller.plan import FOUND_AGAIN_WITHIN, LARGE, Assign, Release, Retire, Stop, plan
 from aegis_jobcontroller.world import EMPTY, Holding, Node, Placed, World, excluded, free
 from aegis_proto.ids import pod_name
@@ -447,3 +447,17 @@ def test_the_same_world_gives_the_same_plan_in_every_replica(world: World) -> No
 
 def test_pods_beyond_the_first_are_named_by_their_index() -> None:
     assert pod_name(11) == "w11" and Pod().attempt == 1
+
+
+def test_the_record_of_a_job_says_where_its_workers_are_and_what_daemons_say_of_them() -> None:
+    job = make_job("job-a", 4, {0: HERE, 1: HERE, 2: HERE}, **RUNS)
+    ended = make_node("n1", 1, {"0": told(job, 1, "gone", exitCode=137, message="killed")}, alive=False, silent_for=40.0)
+    nodes = [running(job, 0, "n0"), ended]
+    places = [at(job, 0, "n0"), at(job, 1, "n1"), at(job, 2, "n9", 3)]
+    found = list(record(job, make_world([job], nodes, places)))
+    assert [(each.pod, each.attempt, each.node, each.place, each.state) for each in found] == [
+        ("w0", 1, "n0", "slot 0", "running"),
+        ("w1", 1, "n1", "slot 0", "gone"),
+        ("w2", 3, "n9", "slot 0", "on a node that is not known"),
+    ]
+    assert found[1].message == "exit code 137; killed; its daemon is silent for 40 s" and found[0].at == NOW

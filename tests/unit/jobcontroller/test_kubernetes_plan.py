@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from aegis_jobcontroller.kubernetes.facts import facts, missing
-from aegis_jobcontroller.kubernetes.plan import Create, Delete, expired, pending, plan
+from aegis_jobcontroller.kubernetes.plan import Create, Delete, expired, pending, plan, record
 from aegis_jobcontroller.kubernetes.seen import ms
 from aegis_proto.lemon import Risk
 from aegis_proto.messages import Taint
@@ -172,3 +172,11 @@ def test_why_a_worker_waits_is_said_in_the_clusters_own_words() -> None:
     found = pending(job(pod(1, "b"), pod(1), phase=Phase.PENDING), cluster(kube_pod("w0", running=True), waits))
     assert found is not None and found.waiting == ("w1",) and condition["message"] in found.message
     assert pending(job(pod(1, "b"), pod(1, "c")), cluster()) is None
+
+
+def test_the_record_of_a_job_is_the_pods_in_the_clusters_own_words() -> None:
+    ended, waits = kube_pod("w0", 1, code=137), kube_pod("w1", 2, node="", conditions=[{"type": "PodScheduled", "status": "False", "message": "0/3"}])
+    (first, second) = record(job(pod(1, "b"), pod(2)), cluster(waits, removed={ended.key: ended}))
+    assert (first.pod, first.attempt, first.node, first.place) == ("w0", 1, ended.node, f"{ended.namespace}/{ended.name}")
+    assert "exit code 137" in first.message and "removed" in first.message
+    assert (second.pod, second.attempt, second.node, second.message) == ("w1", 2, "", "0/3")
