@@ -209,8 +209,8 @@ def test_a_spool_that_is_cut_or_gone_says_how_many_lines_are_missing(tmp_path: P
     assert not left.exists()
 
 
-async def killed(folder: Path, stored: int, answered: int) -> list[LogBatch]:
-    """An agent that spooled 3,000 lines and was killed while it waited for the next answer; `stored` of its batches are in the store."""
+async def killed(folder: Path, stored: int, answered: int) -> tuple[list[LogBatch], int]:
+    """An agent that was killed while it waited for the next answer: what of its batches is in the store, and how many lines it had spooled before."""
     store = Store()
     road = LogRoad(TASK, "b1", store.publish, Spool(folder, owner="u1.w1"))
     feed = road.feed(0, 0, "out")
@@ -219,6 +219,7 @@ async def killed(folder: Path, stored: int, answered: int) -> list[LogBatch]:
         await asyncio.sleep(0)
     await wait_for(lambda: road._spilling is None and road._spool is not None and road._spool.files)
 
+    spooled = sum(file.lines for file in road._spool.files) if road._spool is not None else 0
     asked = 0
 
     async def publish(subject: str, data: bytes, msg_id: str) -> None:
@@ -232,17 +233,17 @@ async def killed(folder: Path, stored: int, answered: int) -> list[LogBatch]:
     road._publish = publish
     pump = asyncio.create_task(road.pump())
     await wait_for(lambda: asked == answered + 1)
-    await wait_for((folder / "sending").exists)
+    assert road._under_way is not None and road._under_way.at >= 0, "one from the disk is on its way"
     pump.cancel()
     await asyncio.gather(pump, return_exceptions=True)
-    return store.batches
+    return store.batches, spooled
 
 
-@pytest.mark.parametrize(("stored", "answered"), [(0, 0), (1, 0), (2, 1), (4, 3), (5, 5), (99, 7)])
+@pytest.mark.parametrize(("stored", "answered"), [(0, 0), (1, 0), (2, 1), (3, 2), (2, 2)])
 async def test_what_a_killed_agent_left_on_disk_its_successor_sends_and_the_store_keeps_it_once(
     tmp_path: Path, small: None, stored: int, answered: int
 ) -> None:
-    batches = await killed(tmp_path / "spool", stored, answered)
+    batches, lines = await killed(tmp_path / "spool", stored, answered)
     store = Store()
     store.up.set()
     road = LogRoad(TASK, "b2", store.publish, Spool(tmp_path / "spool", owner="u1.w1"))
@@ -259,7 +260,7 @@ async def test_what_a_killed_agent_left_on_disk_its_successor_sends_and_the_stor
                 last[batch.boot] = n
                 kept.append(line.text[:6])
     spooled = [text for text in kept if text.isdecimal()]
-    assert spooled == [f"{k:06d}" for k in range(len(spooled))] and len(spooled) >= 2_400, "what lay in memory is gone with it"
+    assert spooled == [f"{k:06d}" for k in range(lines)] and lines > 500, "what lay in memory is gone with it"
     assert kept[-1] == "of the" and not list((tmp_path / "spool").glob("0*"))
     assert numbered([batch for batch in store.batches if batch.boot == "b2"])
 
