@@ -114,3 +114,10 @@ def test_no_file_has_grown_past_its_noun() -> None:
         if "_pb" not in path.parts and (lines := len(path.read_text().splitlines())) > 440
     }
     assert not long, f"split by noun: {long}"
+
+
+def test_files_of_tests_have_names_of_their_own() -> None:
+    """Two of one name cannot be collected in one run."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    assert not twice, twice
