@@ -29,6 +29,13 @@ def most(head: Head) -> int:
     return max(FLOOR, int(head.workerNum * SHARE))
 
 
+def _kept(excluded: list[ErrorNode], noted: list[ErrorNode]) -> tuple[ErrorNode, ...]:
+    """The newest of both; what was only noticed has the room that exclusions leave, and no more than NOTED of it."""
+    excluded = excluded[-ERROR_NODES:]
+    room = min(NOTED, ERROR_NODES - len(excluded))
+    return (*excluded, *(noted[-room:] if room else ()))
+
+
 def blame(draft: Draft, index: int, node: str, reason: str) -> None:
     """This job does not use the node for a day (64 newest are kept). Beyond the cap it is only said."""
     if not node:
@@ -41,23 +48,27 @@ def blame(draft: Draft, index: int, node: str, reason: str) -> None:
         text = f"{node} is not excluded ({reason}): {pointed} of {head.workerNum} nodes are, for what proves nothing; at most {most(head)}"
         draft.note("advice", text, index, node=node, cause=reason)
         return
-    kept = [entry for entry in live if entry.noted or entry.name != node]
+    others = [entry for entry in live if not entry.noted and entry.name != node]
     entry = ErrorNode(node, reason, draft.now, pod_name(index), until=draft.now + LASTS * 1000)
-    draft.set(errorNodes=tuple([*kept, entry][-ERROR_NODES:]), errorNodesTotal=head.errorNodesTotal + (not known))
+    noted = [entry for entry in live if entry.noted]
+    draft.set(errorNodes=_kept([*others, entry], noted), errorNodesTotal=head.errorNodesTotal + (not known))
 
 
 def notice(draft: Draft, event: Noticed) -> None:
-    """A worker's monitor saw something about itself: a record and a line for people, once per worker, code and incarnation. Excludes nobody."""
+    """A worker's monitor saw something about itself: a record and a line for people, once per worker, code and incarnation, NOTED of them in one
+    incarnation. Excludes nobody."""
     head, pod = draft.head, draft.pod(event.index)
     if (event.attempt, event.boot, event.incarnation) != (pod.attempt, pod.boot, head.incarnation) or not pod.present:
         draft.drop("incarnation")
         return
     name = pod_name(event.index)
     noted = [entry for entry in head.errorNodes if entry.noted]
-    if any((entry.podName, entry.reason) == (name, event.code) and entry.timeStamp >= head.runStartedAt for entry in noted):
+    here = [entry for entry in noted if entry.timeStamp >= head.runStartedAt]
+    full = len(here) >= NOTED or len(head.errorNodes) - len(noted) >= ERROR_NODES
+    if full or any((entry.podName, entry.reason) == (name, event.code) for entry in here):
         draft.drop("repeat")
         return
     entry = ErrorNode(pod.node, event.code, draft.now, name, noted=True)
     others = [entry for entry in head.errorNodes if not entry.noted]
-    draft.set(errorNodes=tuple([*others, *[*noted, entry][-NOTED:]][-ERROR_NODES:]))
+    draft.set(errorNodes=_kept(others, [*noted, entry]))
     draft.note("anomaly", f"{name} on {pod.node or 'an unknown node'}: {event.message}", event.index, node=pod.node, cause=event.code)

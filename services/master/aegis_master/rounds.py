@@ -270,14 +270,13 @@ def leave_marked(draft: Draft, paid: bool) -> None:
     tally = draft.head.tally
     if not tally.marked:
         return
-    leaves = 2 * tally.marked <= draft.head.workerNum
+    named, acts = 2 * tally.marked <= draft.head.workerNum, may_evict(draft)
     for n, i in enumerate(draft.where(lambda pod: pod.mark != "")):
         pod = draft.pod(i)
         reason = LostReason.SLOW if pod.mark == "slow" else LostReason.HUNG
-        if leaves and not may_evict(draft):
+        if named and not acts:
             advise(draft, i, reason.value)
-            leaves = False
-        leaves = leaves and n < MAX_LEAVING
+        leaves = named and acts and n < MAX_LEAVING
         if leaves and (paid or reason is LostReason.SLOW):
             blame(draft, i, pod.node, reason.value)
         draft.change(i, toQuit=leaves, mark="", reason=reason.value if leaves else pod.reason)

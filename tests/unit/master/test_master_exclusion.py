@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from aegis_master import events as ev
-from aegis_master import exclusion, intake, machine
+from aegis_master import exclusion, intake, machine, rounds
 from aegis_master.draft import Draft
 from aegis_proto.messages import CheckResult, Message, encode, raw
 from aegis_proto.phases import MessageType
@@ -73,10 +73,32 @@ def test_what_a_monitor_notices_is_a_record_and_a_line_once_and_excludes_nobody(
     assert machine.step(after, found, 6000)[0] is after, "once per worker, code and run"
     assert machine.step(after, replace_incarnation(found), 6000)[0] is after, "nothing of another run"
     excluded, _ = blamed(after, 7000, ("n1", "gpu"))
-    assert [(entry.reason, entry.noted) for entry in excluded.head.errorNodes] == [("gpuIdle", True), ("gpu", False)]
-    for code in range(40):
-        after, _ = machine.step(after, ev.Noticed(0, 1, "b0", 0, f"c{code}", "x"), 8000)
-    assert len(after.head.errorNodes) == exclusion.NOTED
+    assert [(entry.reason, entry.noted) for entry in excluded.head.errorNodes] == [("gpu", False), ("gpuIdle", True)]
+    told = 0
+    for code in [*range(40), *range(40)]:
+        after, effects = machine.step(after, ev.Noticed(0, 1, "b0", 0, f"c{code}", "x"), 8000)
+        told += len([effect for effect in effects if isinstance(effect, ev.Note)])
+    assert len(after.head.errorNodes) == exclusion.NOTED == told + 1
+
+
+def test_what_is_noticed_never_lifts_an_exclusion() -> None:
+    state, _ = blamed(running(), 2500, *((f"bad{i}", "gpu") for i in range(exclusion.ERROR_NODES)))
+    assert machine.step(state, ev.Noticed(1, 1, "b1", 0, "gpuIdle", "GPUs do nothing"), 5000)[0] is state, "there is no room"
+    state, _ = blamed(running(), 2500, *((f"bad{i}", "gpu") for i in range(exclusion.ERROR_NODES - 1)))
+    state, _ = machine.step(state, ev.Noticed(1, 1, "b1", 0, "gpuIdle", "GPUs do nothing"), 5000)
+    state, _ = blamed(state, 6000, ("one more", "gpu"))
+    assert not any(entry.noted for entry in state.head.errorNodes) and len(state.head.errorNodes) == exclusion.ERROR_NODES
+
+
+@pytest.mark.parametrize("mode", ["act", "advise"])
+def test_of_two_marked_workers_both_leave_or_both_are_told(mode: str) -> None:
+    draft = Draft(machine.create("j", JobSpec("j", ("x",), workers=4, actions=mode), "u", "a", 0), 1000)
+    for i in (1, 2):
+        draft.change(i, mark="slow", node=f"n{i}")
+    rounds.leave_marked(draft, False)
+    told = [effect.details["node"] for effect in draft.effects if isinstance(effect, ev.Note) and effect.kind == "advice"]
+    leaving = [i for i, pod in enumerate(draft.state().pods()) if pod.toQuit]
+    assert (leaving, told) == (([1, 2], ["n2"]) if mode == "act" else ([], ["n1", "n2"]))
 
 
 def replace_incarnation(event: ev.Noticed) -> ev.Noticed:
