@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Debian packages of the real parts that integration tests start; what is there already is left alone. Without root or apt-get it says so, and the
-# tests that need a part are skipped, loudly. One line per part.
+# Debian packages of the real parts that integration tests start; what is there already is left alone. One line per part.
+#   packages.sh            says what is missing: the tests that need it are skipped, loudly
+#   packages.sh install    installs it (root, apt-get); no service of it is started on this machine. Without root or a mirror it says so.
 set -euo pipefail
 PACKAGES=(
   iproute2 util-linux gcc libc6-dev openssl
@@ -13,10 +14,16 @@ for p in "${PACKAGES[@]}"; do
   dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null | grep -qx installed || missing+=("$p")
 done
 [ ${#missing[@]} -gt 0 ] || exit 0
-if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-  echo "not installed, needs root and apt-get: ${missing[*]}" >&2
+if [ "${1:-}" != install ] || [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+  echo "not installed: ${missing[*]} (packages.sh install, as root)" >&2
   exit 0
 fi
 export DEBIAN_FRONTEND=noninteractive
-apt-get update -qq
-apt-get install -y --no-install-recommends "${missing[@]}" >/dev/null
+POLICY=/usr/sbin/policy-rc.d
+if [ ! -e "$POLICY" ]; then # an opensm or slurmd that is installed for tests must not begin to serve
+  printf '#!/bin/sh\nexit 101\n' >"$POLICY"
+  chmod +x "$POLICY"
+  trap 'rm -f "$POLICY"' EXIT
+fi
+{ apt-get update -qq && apt-get install -y --no-install-recommends "${missing[@]}" >/dev/null; } ||
+  echo "not installed: ${missing[*]} (apt-get failed)" >&2
