@@ -205,6 +205,23 @@ def test_the_cap_holds_and_says_so() -> None:
     assert Room.of(day, 1000, ACT, T + DAY + 1).left == 2
 
 
+@pytest.mark.parametrize(
+    ("state", "order", "counts"),
+    [
+        ("drained", None, True),  # decided; a crash came before the taint and the order
+        ("relapsed", None, True),
+        ("failed", DeepTest("x", "alice", at=T), True),  # a person's test replaced ours
+        ("probation", DeepTest("x", "alice", at=T), True),
+        ("probation", DeepTest("o", "lemon", at=T - DAY), False),
+        ("suspect", None, False),
+    ],
+)
+def test_a_drain_that_is_decided_counts_before_it_is_done_and_whoever_tests_after(state: str, order: DeepTest | None, counts: bool) -> None:
+    one = Known("m1", verdict=Verdict("c", "lemon", "lemon", at=T, nodes=("m1",), state=state), order=order)
+    assert Room.of({"m1": one}, 1000, ACT, T + 1000).left == 2 - counts
+    assert Room.of({"m1": one}, 10, replace(ACT, per_day=1), T + 1000).left == 1 - (state in cases.OUT)
+
+
 def test_who_was_taken_out_by_a_person_is_left_to_them() -> None:
     w = World()
     w.known = replace(w.known, taint=Taint("n1", True, "mine", "alice", at=T))

@@ -62,6 +62,15 @@ class Known:
     def state(self) -> str:
         return self.verdict.state if self.verdict is not None else "clear"
 
+    @property
+    def taken(self) -> int:
+        """When this service last took it out, ms; 0: never. A person's test replaces our order: then it is when the case last changed."""
+        if self.verdict is not None and self.state in ("drained", "relapsed"):
+            return self.verdict.at
+        if self.order is not None and self.order.by == SERVICE:
+            return self.order.at
+        return self.verdict.at if self.verdict is not None and self.state in ("failed", "probation") else 0
+
     def excluded(self, now: int) -> bool:
         return self.taint is not None and self.taint.excluded and (self.taint.until == 0 or self.taint.until > now)
 
@@ -85,9 +94,9 @@ class Room:
 
     @classmethod
     def of(cls, known: Mapping[str, Known], nodes: int, policy: Policy, now: int) -> Room:
-        """`now` in ms. An order of ours is a drain of its day."""
-        day = sum(1 for one in known.values() if one.order is not None and one.order.by == SERVICE and now - one.order.at < 86_400_000)
-        out = sum(one.excluded(now) for one in known.values())
+        """`now` in ms. What is decided counts, done or not yet."""
+        day = sum(one.taken > now - 86_400_000 for one in known.values())
+        out = sum(one.state in OUT or one.excluded(now) for one in known.values())
         daily, most = max(1, int(policy.per_day * nodes)), max(1, int(policy.most_out * nodes))
         if out >= most:
             return cls(0, f"{out} of {nodes} nodes are out already, at most {most}")
