@@ -242,7 +242,7 @@ class LemonSettings:
     """Shares of all nodes, each at least 1 node."""
     tickets: str = ""
     """Folder of repair tickets; empty = `tickets` in `state`."""
-    webhook: str = ""
+    webhook: str = secret("")
     """Each ticket is posted there too, as JSON. The address may hold a secret."""
 
 
