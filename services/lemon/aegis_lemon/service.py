@@ -57,7 +57,7 @@ async def start(service: Service) -> None:
         sole = SoleLease(bus, SERVICE, replica.name, service.config.bus.lease_ttl)
         files = Files(folder / "history")
         kept = await asyncio.to_thread(files.open, await era_of(bus))
-        reading = Reading(bus, Collector(kept.memory, settings.settle), kept.seq)
+        reading = Reading(bus, Collector(kept.known(), settings.settle), kept.seq)
         service.health["reading"] = lambda: reading.ready
         tickets = Tickets(Path(settings.tickets) if settings.tickets else folder / "tickets", settings.webhook)
         slurm = SlurmSide(folder / "slurm", settings.window) if settings.slurm else None

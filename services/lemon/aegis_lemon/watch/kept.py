@@ -35,13 +35,17 @@ class Kept(msgspec.Struct):
 
     era: str = ""
     seq: int = 0
-    memory: Memory = msgspec.field(default_factory=Memory)
+    memory: msgspec.Raw = msgspec.Raw(b"{}")
     sizes: dict[str, int] = {}
     v: int = 1
 
+    def known(self) -> Memory:
+        """MsgspecError."""
+        return msgspec.json.decode(self.memory, type=Memory)
+
 
 class Files:
-    """See the module. `kept` is what was read at the start, or empty."""
+    """See the module. `kept` is what lies in kept.json, or empty; its `sizes` are never more than what of the files counts."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -52,6 +56,7 @@ class Files:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
             kept = msgspec.json.decode((self.folder / NAME).read_bytes(), type=Kept)
+            kept.known()
         except FileNotFoundError:
             kept = Kept(era)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -65,6 +70,7 @@ class Files:
             if path.exists() and path.stat().st_size != size:
                 if path.stat().st_size < size:
                     log.error("%s is shorter than it was: rows are lost", path)
+                    kept.sizes[table] = path.stat().st_size
                 else:
                     os.truncate(path, size)
             if not path.exists() or not path.stat().st_size:
@@ -87,8 +93,15 @@ class Files:
                 path.unlink()
             old.rmdir()
 
-    def add(self, seq: int, memory: Memory, jobs: list[dict[str, Any]], events: list[dict[str, Any]]) -> None:
-        """Rows of what was heard up to `seq`, and then that it was heard. OSError: nothing is lost, it is heard again."""
+    def add(self, seq: int, memory: bytes, jobs: list[dict[str, Any]], events: list[dict[str, Any]]) -> None:
+        """Rows of what was heard up to `seq`, and then that it was heard; `memory` as it was at `seq`, encoded.
+
+        OSError: none of it counts, what was written of it is cut off by the next call.
+        """
+        for table in APPENDED:
+            path = self.folder / f"{table}.csv"
+            if path.stat().st_size > self.kept.sizes[table]:
+                os.truncate(path, self.kept.sizes[table])
         for table, rows in (("jobs", jobs), ("events", events)):
             if rows:
                 with open(self.folder / f"{table}.csv", "a", newline="", encoding="utf-8") as file:
@@ -96,13 +109,14 @@ class Files:
                     file.flush()
                     os.fsync(file.fileno())
         sizes = {table: (self.folder / f"{table}.csv").stat().st_size for table in APPENDED}
-        self.kept = Kept(self.kept.era, seq, memory, sizes)
+        kept = Kept(self.kept.era, seq, msgspec.Raw(memory), sizes)
         partial = self.folder / f".{NAME}"
         with open(partial, "wb") as out:
-            out.write(msgspec.json.encode(self.kept))
+            out.write(msgspec.json.encode(kept))
             out.flush()
             os.fsync(out.fileno())
         os.replace(partial, self.folder / NAME)
+        self.kept = kept
 
     def nodes(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """The registry, whole."""
@@ -117,21 +131,25 @@ class Files:
         os.replace(partial, self.folder / f"{table}.csv")
 
     def forget(self, before: float) -> int:
-        """Drop rows that were over before `before` (seconds since 1970); how many. Times in our own rows are seconds."""
+        """Drop rows that were over before `before` (seconds since 1970); how many. Times in our own rows are seconds. OSError."""
         dropped = 0
         for table, over in (
             ("jobs", 'coalesce(TRY_CAST("end" AS DOUBLE), 1e18)'),
             ("events", 'greatest(TRY_CAST("time" AS DOUBLE), coalesce(TRY_CAST("end" AS DOUBLE), 0))'),
         ):
             path, partial = self.folder / f"{table}.csv", self.folder / f".{table}.csv"
-            db = duckdb.connect(config={"threads": 1, "memory_limit": "512MB"})
             source = f"read_csv('{_quoted(path)}', header=true, all_varchar=true)"
-            found = db.execute(f"SELECT count(*) FROM {source} WHERE {over} < ?", [before]).fetchone()
-            if found and found[0]:
-                db.execute(f"COPY (SELECT * FROM {source} WHERE {over} >= {float(before)!r}) TO '{_quoted(partial)}' (HEADER, DELIMITER ',')")
-                os.replace(partial, path)
-                dropped += int(found[0])
-            db.close()
+            try:
+                with duckdb.connect(config={"threads": 1, "memory_limit": "512MB"}) as db:
+                    found = db.execute(f"SELECT count(*) FROM {source} WHERE {over} < ?", [before]).fetchone()
+                    if not found or not found[0]:
+                        continue
+                    db.execute(f"COPY (SELECT * FROM {source} WHERE {over} >= {float(before)!r}) TO '{_quoted(partial)}' (HEADER, DELIMITER ',')")
+            except duckdb.Error as error:
+                raise OSError(f"{path}: what is old could not be dropped: {error}") from error
+            os.replace(partial, path)
+            self.kept.sizes[table] = path.stat().st_size
+            dropped += int(found[0])
         if dropped:
             self.add(self.kept.seq, self.kept.memory, [], [])
         return dropped

@@ -145,8 +145,8 @@ class Rounds:
         self._measure()
 
     async def _keep(self, seen: fleet.Fleet, now: float) -> None:
-        seq, memory = self._reading.seq, self._collector.memory
         jobs, events = self._collector.take(now)
+        seq, memory = self._reading.seq, msgspec.json.encode(self._collector.memory)  # here: while it is written, more is heard
         try:
             await asyncio.to_thread(self._files.add, seq, memory, jobs, events)
         except OSError:
