@@ -41,6 +41,9 @@ LATE = 600.0
 TRIES = 3
 MOST_BYTES = 48_000
 """Of an answer: an event holds 64 KB."""
+REAPED = 2.0
+"""Seconds between the end of a process and its exit code: threads of it may still leave the kernel."""
+STUCK = "the tests cannot be ended: a process of them is stuck in the kernel"
 
 
 class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -90,6 +93,8 @@ class DeepTests:
         if self._kept.id != order.id:
             late = now_ms() - max(stored.time_ms, order.until) > LATE * 1000
             self._newer = False
+            if self._kept.tries and self._kept.done is None and self._kept.boot == self._boot:
+                await self._end(self._kept.pid)  # of a daemon before this one
             self._keep(Kept(order.id))
             if late:
                 self._done(order, "refused", "it was asked for before this daemon came, and is of another time", "late")
@@ -116,15 +121,19 @@ class DeepTests:
         if self._kept.boot != self._boot:
             self._done(order, "failed", "the machine went down during the deep tests", "node_down")
             return
-        await self._end(self._kept.pid)
-        if self._kept.tries >= TRIES:
+        if not (await self._end(self._kept.pid)).clean:
+            self._done(order, "failed", STUCK, "unkillable")
+        elif self._kept.tries >= TRIES:
             self._done(order, "failed", f"begun {TRIES} times, and the daemon ended each time before the test did", "no_end")
 
     async def _serve(self, bus: Bus, order: DeepTest) -> None:
         while self._kept.done is None:
             used = self._busy()
             if not used:
-                await self._test(order)
+                try:
+                    await self._test(order)
+                except OSError as error:  # no room for its output, no more processes or files
+                    self._done(order, "failed", f"the tests cannot be run: {error}"[:1000], "cannotRun")
             elif now_ms() >= order.until:
                 self._done(order, "refused", f"the node is used: {used}", "busy")
             else:
@@ -136,27 +145,24 @@ class DeepTests:
     async def _test(self, order: DeepTest) -> None:
         seconds = min(max(order.seconds, LEAST_SECONDS), MOST_SECONDS)
         argv = [sys.executable, "-m", "aegis_agent", "check", "deep", "--seconds", f"{seconds:g}", "--state", str(self._own), "--json"]
-        self._keep(msgspec.structs.replace(self._kept, boot=self._boot, tries=self._kept.tries + 1, pid=0))
+        if not self._keep(msgspec.structs.replace(self._kept, boot=self._boot, tries=self._kept.tries + 1, pid=0)):
+            raise OSError(f"{self._file} cannot be written, and a test that is not counted might be begun for ever")
         began = time.monotonic()
         with tempfile.TemporaryFile() as output:
-            try:
-                self._process = process = subprocess.Popen(  # noqa: ASYNC220 (forks once, waits by pidfd)
-                    argv,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    cwd=self._file.parent,
-                    env={**self._environ, scope.VARIABLE: self._scope()},
-                    start_new_session=True,
-                )
-            except OSError as error:
-                self._done(order, "failed", f"the tests cannot be started: {error}", "cannotRun")
-                return
+            self._process = process = subprocess.Popen(  # noqa: ASYNC220 (forks once, waits by pidfd)
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=self._file.parent,
+                env={**self._environ, scope.VARIABLE: self._scope()},
+                start_new_session=True,
+            )
             self._log.info("deep tests", id=order.id, by=order.by, reason=order.reason, seconds=seconds, pid=process.pid)
+            me = scope.Proc(process.pid, os.getpid(), scope.start_ticks(process.pid) or 0)
             try:
                 self._keep(msgspec.structs.replace(self._kept, pid=process.pid))
                 end = began + RESERVE + PARTS * seconds
-                me = scope.Proc(process.pid, os.getpid(), scope.start_ticks(process.pid) or 0)
                 used = ""
                 while not (ended := await scope.all_exited([me], LOOK)):
                     used = self._busy()
@@ -164,12 +170,16 @@ class DeepTests:
                         break
             finally:
                 await asyncio.shield(self._end(process.pid))
-                code = process.wait()
+                await scope.all_exited([me], REAPED)
+                code = process.poll()  # never a wait: what hangs in the kernel has no end
                 self._process = None
             output.seek(0)
             text = output.read(1 << 20).decode(errors="replace")
         results = results_in(text)
         spent = time.monotonic() - began
+        if code is None:
+            self._done(order, "failed", STUCK, "unkillable", results=results, seconds=spent)
+            return
         if used and not ended:
             self._log.info("deep tests: ended for a worker", id=order.id, worker=used)
             self._keep(msgspec.structs.replace(self._kept, tries=0))  # no fault of the test
@@ -191,14 +201,13 @@ class DeepTests:
             said = next((result.Result for result in results if result.CheckType == "baseline"), "")
             self._done(order, "passed", f"{len(results)} checks passed; {said}"[:1000], "", results=results, seconds=spent)
 
-    async def _end(self, pid: int) -> None:
-        """End a test with all that it started: the checks carry its pid in their scope."""
+    async def _end(self, pid: int) -> scope.Ended:
+        """End a test with all that it started: what carries its scope, and its checks, which carry its pid (0: nobody came to note it)."""
 
         def find() -> dict[int, scope.Proc]:
-            return {**scope.members(self._scope(), whole=True), **scope.members(f"check.{pid}.")}
+            return {**scope.members(self._scope(), whole=True), **(scope.members(f"check.{pid}.") if pid else {})}
 
-        if pid:
-            await scope.end(find, scope.Patience(0.0))
+        return await scope.end(find, scope.Patience(0.0))
 
     def _scope(self) -> str:
         return f"deep.{self._node}.{self._kept.id}"
@@ -213,12 +222,15 @@ class DeepTests:
     async def _tell(self, bus: Bus, answer: DeepTestDone) -> None:
         await bus.publish(subjects.node_event(self._node, "test"), encode(answer), msg_id=f"deep.{self._node}.{answer.id}.{answer.state}")
 
-    def _keep(self, kept: Kept) -> None:
+    def _keep(self, kept: Kept) -> bool:
+        """Whether it is on the disk too."""
         self._kept = kept
         try:
             write_whole(self._file, msgspec.json.encode(kept))
         except OSError as error:  # disk full: said again after a restart
             self._log.error("the state of the deep tests could not be kept", error=str(error))
+            return False
+        return True
 
 
 def results_in(text: str) -> tuple[CheckResult, ...]:
