@@ -16,6 +16,7 @@ import psutil
 import pytest
 from aegis_cli.slurm.folder import Folder
 from aegis_cli.slurm.script import script
+from aegis_cli.slurm.step import PLACING
 from aegis_proto.state import JobSpec
 from harness.waiting import until_sync
 from support.slurm import Slurm, cluster
@@ -41,7 +42,7 @@ class Job:
 
     def __init__(self, slurm: Slurm, folder: Path, *, limit: str = "", **spec: Any) -> None:
         self.slurm, self.folder = slurm, folder
-        wanted = {"stopGrace": 2.0, "preemptGrace": 20.0, **spec}
+        wanted = {"stopGrace": 2.0, "preemptGrace": 20.0, "placingTimeout": PLACING, **spec}
         text = script(JobSpec("steps", (sys.executable, str(STEPS)), **wanted), f"{sys.executable} -m aegis_agent", limit)
         text = text.replace("\naegis=", "\nmkdir -p start-$SLURM_RESTART_COUNT; cd start-$SLURM_RESTART_COUNT\naegis=", 1)
         self.number = slurm.submit(text, folder, AEGIS_SLURM_REQUEUE_DELAY="10s", AEGIS_SLURM_OWNER_SILENT="5s")

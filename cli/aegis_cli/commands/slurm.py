@@ -17,6 +17,7 @@ from aegis_cli.options import Env, command
 from aegis_cli.output import Column
 from aegis_cli.slurm import control, records
 from aegis_cli.slurm.script import script as text_of
+from aegis_cli.slurm.step import PLACING
 from aegis_cli.slurm.weights import Change, changes
 
 COLUMNS = [
@@ -54,7 +55,8 @@ def job_script(group: typer.Typer) -> None:
         wishes = spec.Wishes(
             tuple(cmd or ()), file, name, workers, nproc_per_node, max_retry, spares, tuple(environment or ()), checkpoint_dir, grace, warm
         )
-        print(text_of(spec.build(wishes, env.namespace or "default", None, spec.defaults(configuration(env))), limit=time_limit), end="")
+        configured = {"placingTimeout": PLACING, **spec.defaults(configuration(env))}
+        print(text_of(spec.build(wishes, env.namespace or "default", None, configured), limit=time_limit), end="")
 
 
 def register(app: typer.Typer) -> None:

@@ -2,6 +2,7 @@
 
 endpoint.json   where the stack of the present start is, and the credentials of each node: written by the first node
 operator.creds, ca.pem   for commands on another machine: `aegis -c slurm-<job> ...` in the submit folder
+job.json        the job, where `aegis job script` wrote the batch script: written by that
 ledger.json     budget and avoided nodes over all starts: written by the first node (by the second when the first is lost)
 end.json        how a start ended: all others end by it
 notice          made by the batch script when the time limit comes near: the training is to save, and the job to run again

@@ -24,9 +24,6 @@ from aegis_cli.slurm.member import Member, local_folder
 from aegis_cli.slurm.owner import Owner
 from aegis_cli.stack import guard
 
-PLACING = 120.0
-"""Seconds until a place must be filled unless the job says otherwise: an allocation gets no new nodes, so waiting longer only holds it idle."""
-
 
 def parser() -> argparse.ArgumentParser:
     """The flags of `aegis run` that make sense here."""
@@ -65,7 +62,7 @@ def specification(given: argparse.Namespace, here: step.Step, settings: config.C
         given.stop_grace,
         given.warm,
     )
-    wanted = spec.build(wishes, "default", None, {"placingTimeout": PLACING, **spec.defaults(settings)})
+    wanted = spec.build(wishes, "default", None, {"placingTimeout": step.PLACING, **spec.defaults(settings)})
     return msgspec.structs.replace(wanted, namespace="default", user=here.user or wanted.user)
 
 

@@ -13,6 +13,8 @@ from aegis_cli.errors import CliError
 ONE_EACH = re.compile(r"1(\(x\d+\))?\Z")
 """SLURM_STEP_TASKS_PER_NODE with one task on every node."""
 START = "srun --ntasks-per-node=1 aegis-agent run --workers N ... -- python train.py"
+PLACING = 120.0
+"""Seconds until a place must be filled unless the job says otherwise: an allocation gets no new nodes, so waiting longer only holds it idle."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import datetime
+import json
+import os
 import subprocess
 from pathlib import Path
 
 import msgspec
 import pytest
+from aegis_bus import config
 from aegis_cli.commands.doctor import slurm_settings
 from aegis_cli.errors import CliError
 from aegis_cli.slurm import control, ledger, records, step
 from aegis_cli.slurm.ending import Ending, ending, interrupted, used
 from aegis_cli.slurm.folder import End, Folder
 from aegis_cli.slurm.ledger import Avoided, Ledger, Start
+from aegis_cli.slurm.main import parser, specification
 from aegis_cli.slurm.records import Notice
-from aegis_cli.slurm.script import script
+from aegis_cli.slurm.script import job_file, script
 from aegis_cli.slurm.weights import changes
 from aegis_proto.state import JobSpec
 from cli_data import detail
@@ -166,18 +170,54 @@ def test_faults_of_a_start_are_those_of_its_worst_place() -> None:
 
 
 def test_the_batch_script_asks_for_what_the_job_needs() -> None:
-    job = JobSpec("llm", ("python", "train.py", "--name", "a b"), workers=4, spares=1, maxRetry=10, nprocPerNode=8, env={"A": "x y"}, cwd="/w")
+    job = JobSpec("llm", ("python", "train.py"), workers=4, spares=1, nprocPerNode=8, cwd="/w", exclude=("n-1",), nodes=("n-2",), gpuType="H200")
     text = script(job, limit="1-00:00:00")
     for line in (
         "#SBATCH --nodes=5  # 4 to train, 1 spare",
+        "#SBATCH --gpus-per-node=8",
         "#SBATCH --requeue",
         "#SBATCH --no-kill",
         "#SBATCH --signal=B:TERM@330",
         "#SBATCH --time=1-00:00:00",
+        "#SBATCH --exclude=n-1",
+        "#SBATCH --nodelist=n-2",
+        "cd /w || exit 1",
     ):
         assert line in text
-    assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
-    assert "aegis-agent run --workers 4 --spares 1 --max-retry 10 --nproc-per-node 8 --env 'A=x y' -- python train.py --name 'a b'" in text
+    assert not {"exclude", "nodes", "gpuType", "cwd"} & json.loads(job_file(job)).keys() and "# GPUs of type H200" in text
+
+
+FAKE_SRUN = """#!/bin/sh
+[ "$FAKE" = ends ] && echo 76 > "$SLURM_SUBMIT_DIR/.aegis/slurm-7/exit"
+printf '%s\\n' "$@" > "$SLURM_SUBMIT_DIR/argv"
+exit 9
+"""
+
+
+def test_the_batch_script_gives_every_task_the_whole_job_and_ends_with_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = JobSpec(
+        "llm", ("sh", "-c", "echo 'a b' \"$X\"\nJOB\n#SBATCH -N 9"), workers=3, maxRetry=0, env={"TOKEN": "s3 'cret'\nJOB"}, cwd=str(tmp_path)
+    )
+    job = msgspec.structs.replace(job, stopGrace=7.0, preemptGrace=900.0, hangTimeout=99.0, hangSilence=33.0, placingTimeout=1800.0, actions="advise")
+    job = msgspec.structs.replace(job, warm=True, checkpointDir="ckpt", labels={"a": "b"}, masterPortRange=(30000, 30100), firstStepTimeout=77.0)
+    text = script(job)
+    assert "#SBATCH --signal=B:TERM@930" in text
+    (tmp_path / "srun").write_text(FAKE_SRUN)
+    (tmp_path / "srun").chmod(0o755)
+    folder = tmp_path / ".aegis" / "slurm-7"
+    folder.mkdir(parents=True, mode=0o700)
+    (folder / "exit").write_text("75\n")  # of a start whose end Slurm made
+    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "7"}
+    codes = [subprocess.run(["bash"], input=text, text=True, env={**environ, "FAKE": how}, check=False).returncode for how in ("dies", "ends")]
+    assert codes == [9, 76]
+
+    argv = (tmp_path / "argv").read_text().splitlines()
+    assert argv[-4:] == ["aegis-agent", "run", "--file", str(folder / "job.json")] and "cret" not in " ".join(argv)
+    assert (folder / "job.json").stat().st_mode & 0o777 == 0o600
+    monkeypatch.chdir(tmp_path)
+    here = step.read({**STEP, "SLURM_JOB_USER": "ada"})
+    found = specification(parser().parse_args(argv[-2:]), here, config.load(cwd=tmp_path, home=tmp_path, env={"AEGIS_JOB_PREEMPT_GRACE": "5s"}), 3)
+    assert found == msgspec.structs.replace(job, name="slurm-48213", user="ada")
 
 
 def test_nodes_that_fail_jobs_are_given_last() -> None:
