@@ -128,6 +128,9 @@ class Folder:
     def write_left(self, task: int) -> None:
         self._write(f"left-{task}", b"")
 
+    def forget_left(self, task: int) -> None:
+        (self.path / f"left-{task}").unlink(missing_ok=True)
+
     def left(self) -> int:
         """How many tasks have nothing that runs any more."""
         return len(list(self.path.glob("left-*")))

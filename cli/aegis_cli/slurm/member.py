@@ -7,6 +7,7 @@ the deputy (the second task) has the job requeued, with its budget and without t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import json
 import os
@@ -118,7 +119,7 @@ class Member:
             now = time.monotonic()
             if self.noticed.is_set():  # Slurm signals every process of a step: bus and daemons have ended, agents and training save
                 if not self._works():
-                    self.folder.write_left(self.step.task)
+                    self._write_left()
                     await self._until_told()
                     return
             elif self._daemon is None and now >= due:
@@ -130,7 +131,7 @@ class Member:
                 next_look = now + min(5.0, self.settings.owner_silent / 3)
                 if await asyncio.to_thread(reachable, endpoint.servers[0]):
                     self._heard = time.monotonic()
-            if now - self._heard > self.settings.owner_silent and not self.noticed.is_set() and not self._works() and self._all_left(endpoint, now):
+            if self._given_up(endpoint, now):
                 return
             try:
                 async with asyncio.timeout(LOOK):
@@ -148,12 +149,25 @@ class Member:
                 preexec_fn=guard.dies_with_parent(signal.SIGTERM),  # noqa: PLW1509 - from the main thread, that lives as long as the task
             )
 
-    def _all_left(self, endpoint: Endpoint, now: float) -> bool:
-        """Nothing runs here without the first node; the deputy also waits for the others, but not for ever: one of them may be lost too."""
+    def _given_up(self, endpoint: Endpoint, now: float) -> bool:
+        """Nothing is heard of the first node and nothing runs here without it; the deputy also waits for the others, but not for ever: one of them
+        may be lost too. A word of having left is taken back where it holds no more: who saves would be cut off by it."""
+        if self.noticed.is_set() or now - self._heard <= self.settings.owner_silent or self._works():
+            if self._left_at is not None:
+                with contextlib.suppress(OSError):  # tried again at the next look
+                    self.folder.forget_left(self.step.task)
+                    self._left_at = None
+            return False
         if self._left_at is None:
             self._left_at = now
-            self.folder.write_left(self.step.task)
+            self._write_left()
         return not self.step.deputy or self.folder.left() >= len(endpoint.nodes) - 1 or now - self._left_at > TOLD_WAIT
+
+    def _write_left(self) -> None:
+        try:
+            self.folder.write_left(self.step.task)
+        except OSError as error:
+            self.say(f"{self.step.node}: {self.folder.path}/left-{self.step.task}: {error.strerror}")
 
     async def _until_told(self) -> None:
         """The first node says how this start ends; where it does not, Slurm ends everybody."""
@@ -191,8 +205,8 @@ class Member:
         self.say(f"{self.step.node}: nothing heard of {endpoint.owner}, the first node, for {self.settings.owner_silent:.0f} s")
         if not self.step.deputy:
             return codes.REQUEUE
-        kept = self.folder.ledger()
         try:
+            kept = self.folder.ledger()
             if records.down(await asyncio.to_thread(control.node, endpoint.owner)):
                 kept = ledger.avoid(kept, ledger.Avoided(endpoint.owner, "first node lost", int(time.time() * 1000)))
                 self.folder.write_ledger(kept)
@@ -203,7 +217,7 @@ class Member:
             if self.settings.requeue:
                 await asyncio.to_thread(again, self.step.job, kept.names, "ask", self.settings.requeue_delay)
                 self.say(f"{self.step.node}: job {self.step.job} requeued, {kept.spent} of {self.max_retry} restarts used")
-        except control.SlurmRefused as error:
+        except (control.SlurmRefused, CliError, OSError) as error:
             self.say(f"{self.step.node}: not requeued: {error}")
         return codes.REQUEUE
 
