@@ -121,7 +121,7 @@ def build(wishes: Wishes, namespace: str, environ: Mapping[str, str] | None = No
         except FileNotFoundError:
             raise CliError("E116", "the working directory is gone: cd to one that exists, or name cwd in a job file") from None
     if not base.user:
-        changes["user"] = _user()
+        changes["user"] = user()
     spec = msgspec.structs.replace(base, **changes)
     problems = job.validate(spec)
     if problems:
@@ -181,7 +181,8 @@ def _pairs(texts: Sequence[str]) -> dict[str, str]:
     return pairs
 
 
-def _user() -> str:
+def user() -> str:
+    """Name of who calls, as a job may carry it; the number of one without a name (a uid that only a container knows)."""
     try:
         name = getpass.getuser()
     except (OSError, KeyError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import importlib.metadata
 import os
 import re
@@ -19,7 +18,7 @@ from aegis_bus.errors import BusError, ServerUnsuitable, SharedStateDir
 from aegis_bus.natsserver import check_state_dir, find_server
 from aegis_proto import api
 
-from aegis_cli import times
+from aegis_cli import codes, spec, times
 from aegis_cli.client import Client
 from aegis_cli.client import run as run_async
 from aegis_cli.context import Target, resolve
@@ -156,13 +155,13 @@ def login_node() -> Iterator[Finding]:
     except control.SlurmRefused as error:
         yield Finding("fail", "slurm", str(error), "scontrol ping; SLURM_CONF")
         return
-    yield from slurm_settings(found, getpass.getuser(), os.getuid())
+    yield from slurm_settings(found, spec.user(), os.getuid())
 
 
 def slurm_settings(found: Mapping[str, str], user: str, uid: int) -> Iterator[Finding]:
     """What `scontrol show config` says about requeues, drains and the time to end."""
     yield Finding("ok", "slurm version", found.get("SLURM_VERSION", "not told"))
-    if "75" in re.split("[,-]", found.get("RequeueExit", "")):
+    if _lists(found.get("RequeueExit", ""), codes.REQUEUE):
         yield Finding("ok", "slurm requeue", "RequeueExit lists 75")
     else:
         yield Finding("warn", "slurm requeue", "RequeueExit does not list 75", "#SBATCH --requeue: Aegis calls `scontrol requeue` itself")
@@ -176,6 +175,12 @@ def slurm_settings(found: Mapping[str, str], user: str, uid: int) -> Iterator[Fi
         yield Finding(
             "warn", "slurm health", "no HealthCheckProgram: nodes are looked at only while a job runs", "deploy/slurm/health.sh (docs/slurm.md)"
         )
+
+
+def _lists(text: str, code: int) -> bool:
+    """`1,70-80` holds that code."""
+    ranges = (re.fullmatch(r"(\d+)(?:-(\d+))?", item.strip()) for item in text.split(","))
+    return any(int(found[1]) <= code <= int(found[2] or found[1]) for found in ranges if found)
 
 
 CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (python, nats, state_dir, ports, clock, shm, torch, login_node)

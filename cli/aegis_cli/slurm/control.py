@@ -7,6 +7,8 @@ import signal
 import subprocess
 from collections.abc import Sequence
 
+from aegis_proto import hostlist
+
 from aegis_cli.slurm import records
 
 PATIENCE = 20.0
@@ -79,18 +81,9 @@ def drain(name: str, reason: str) -> None:
 
 
 def together(*lists: str | Sequence[str]) -> str:
-    """Several lists of nodes as one, for ExcNodeList: Slurm takes lists separated by commas."""
-    parts = [item if isinstance(item, str) else ",".join(item) for item in lists]
-    return ",".join(dict.fromkeys(part for text in parts if text for part in _split(text)))
-
-
-def _split(text: str) -> list[str]:
-    """At commas outside of brackets."""
-    parts, depth = [""], 0
-    for letter in text:
-        depth += (letter == "[") - (letter == "]")
-        if letter == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part for part in parts if part]
+    """Several lists of nodes as one, for ExcNodeList: Slurm takes lists separated by commas. SlurmRefused for one that is none."""
+    try:
+        parts = [part for item in lists for part in (hostlist.split(item) if isinstance(item, str) else item)]
+    except hostlist.HostlistError as error:
+        raise SlurmRefused(str(error)) from None
+    return ",".join(dict.fromkeys(parts))

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from aegis_bus import config
+from aegis_cli.commands import doctor
 from aegis_cli.commands.doctor import slurm_settings
 from aegis_cli.errors import CliError
 from aegis_cli.slurm import control, ledger, records, step
@@ -106,6 +107,8 @@ def test_what_scontrol_prints_is_read() -> None:
     assert (found["JobId"], found["ExcNodeList"], found["ReqNodeList"], found["Comment"]) == ("3", "cn-[1-2]", "", "two words")
     assert records.settings("KillWait                = 30 sec\nPrologFlags             = (null)\n") == {"KillWait": "30 sec", "PrologFlags": ""}
     assert control.together("cn-[1-2,4],a", ("b", "a")) == "cn-[1-2,4],a,b"
+    with pytest.raises(control.SlurmRefused, match="brackets"):
+        control.together("cn-[1-2", ("b",))
     down = [records.down({"State": state}) for state in ("IDLE", "ALLOCATED+DRAIN", "DOWN*+DRAIN", "ALLOCATED*", "MIXED+FAIL")]
     assert down == [False, False, True, True, True]
 
@@ -239,3 +242,15 @@ def test_doctor_says_what_slurm_lets_a_job_do() -> None:
     assert {row.level for row in slurm_settings(mine, "root", 0)} == {"ok"}
     told = {row.check: row.level for row in slurm_settings({"RequeueExit": "", "SlurmUser": "slurm(64)"}, "ada", 1000)}
     assert told == {"slurm version": "ok", "slurm requeue": "warn", "slurm nodes": "warn", "slurm health": "warn"}
+    wanted = {"75": "ok", "1,70-80": "ok", "74, 75": "ok", "1-74,76": "warn", "175": "warn"}
+    assert {text: {row.check: row.level for row in slurm_settings({"RequeueExit": text}, "", 0)}["slurm requeue"] for text in wanted} == wanted
+
+
+def test_doctor_needs_no_name_of_who_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 4711")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    monkeypatch.setattr(doctor, "slurm_here", lambda: True)
+    monkeypatch.setattr(control, "config", lambda: {"SlurmUser": "slurm(64)"})
+    assert "slurm requeue" in {row.check for row in doctor.login_node()}
