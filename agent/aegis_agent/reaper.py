@@ -15,7 +15,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-_PR_SET_PDEATHSIG = 1
+from aegis_agent.lifeline import end_with
+
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -122,9 +123,7 @@ class Reaper:
         parent = os.getpid()
 
         def before_exec() -> None:
-            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != parent:
-                os._exit(128 + signal.SIGKILL)
+            end_with(parent)
             if cgroup_procs is not None:
                 try:
                     fd = os.open(cgroup_procs, os.O_WRONLY)

@@ -16,7 +16,7 @@ from aegis_parsers import parse
 from aegis_parsers.ib.live import names
 from aegis_parsers.schema import Severity
 
-from aegis_agent.checks import kernellog, nvml
+from aegis_agent.checks import kernellog, nvml, tool
 from aegis_agent.checks.answer import Answer, run
 from aegis_agent.checks.limits import limit
 from aegis_agent.checks.settings import Settings
@@ -138,7 +138,7 @@ def read_nvidia(answer: Answer, here: bool) -> tuple[int, list[nvml.Board]]:
 def read_tool(answer: Answer, command: tuple[str, ...], parser: str) -> int:
     """How many accelerators a tool lists. One that does not answer is a finding; text that cannot be read is unknown."""
     try:
-        done = subprocess.run(command, capture_output=True, timeout=TOOL_SECONDS, check=False, stdin=subprocess.DEVNULL)
+        done = tool.ask(command, TOOL_SECONDS)
     except subprocess.TimeoutExpired:
         answer.finding("gpu_unresponsive", "critical", command[0], f"no answer within {TOOL_SECONDS:g} s")
         return 0

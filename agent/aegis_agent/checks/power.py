@@ -14,6 +14,7 @@ from typing import Any
 from aegis_parsers import parse
 from aegis_parsers.schema import Severity
 
+from aegis_agent.checks import tool
 from aegis_agent.checks.answer import Answer, run
 from aegis_agent.checks.memory import number
 from aegis_agent.checks.settings import Settings
@@ -30,15 +31,15 @@ def board(answer: Answer, settings: Settings) -> int:
     if program is None or not any(os.access(settings.under(name), os.R_OK | os.W_OK) for name in DEVICES):
         return 0
     try:
-        done = subprocess.run([program, "sdr", "elist"], capture_output=True, text=True, errors="replace", timeout=ASK, check=False)
+        done = tool.ask([program, "sdr", "elist"], ASK)
     except (OSError, subprocess.TimeoutExpired) as error:
         answer.finding("bmc_silent", "warning", "node", f"the board's controller does not answer: {type(error).__name__}")
         return 0
-    told = parse("ipmitool", done.stdout)
+    told = parse("ipmitool", done.stdout.decode(errors="replace"))
     for finding in told.findings:
         answer.take(finding)
     if done.returncode != 0 and not told.items:
-        answer.finding("bmc_silent", "warning", "node", (done.stderr or "no sensors").strip())
+        answer.finding("bmc_silent", "warning", "node", (done.stderr.decode(errors="replace") or "no sensors").strip())
     return len(told.items)
 
 

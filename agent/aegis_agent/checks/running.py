@@ -29,6 +29,9 @@ UNANSWERED = "unanswered"
 """Code of a check that was run with others and of which nothing was heard: it is run by itself then."""
 
 
+CUT_SHORT = frozenset({"timeout", "tooMuchOutput", "crashed"})
+"""Codes of a check that did not end by itself, and well."""
+
 START = Path(__file__).resolve().parent.parent / "collective" / "start.py"
 """Runs under the user's interpreter: loads a folder of ours under a name of its own, and puts nothing on its path."""
 
@@ -87,7 +90,7 @@ async def run_program(
         os.close(told)
         theirs.close()
         writer.close()
-        if child is not None and (child.alive or code):
+        if child is not None and (child.alive or code or said.cut_short()):
             child.signal_group(9)
             await asyncio.shield(end_scope(scope, whole=True, limit=5.0))
     return said.results(code, note, time.monotonic() - begun, node)
@@ -117,6 +120,10 @@ class _Said:
 
     def has(self, name: str) -> bool:
         return name in self.found
+
+    def cut_short(self) -> bool:
+        """Whether a check among several had to be ended, or died: what it started may still be there."""
+        return any(answer.get("code") in CUT_SHORT for answer, _ in self.found.values())
 
     def due(self) -> str:
         return next((name for name in self.names if name not in self.found), self.names[-1])

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 from typing import Any
 
+from aegis_agent.checks import tool
 from aegis_agent.checks.answer import Answer, run
 from aegis_agent.checks.settings import Settings
 
@@ -73,7 +74,7 @@ MISMATCH = 803
 def ask(python: str) -> tuple[dict[str, Any], str]:
     """What the user's interpreter says, or why it says nothing."""
     try:
-        done = subprocess.run([python, "-c", PROBE], capture_output=True, timeout=SECONDS, check=False, stdin=subprocess.DEVNULL)
+        done = tool.ask([python, "-c", PROBE], SECONDS)
     except subprocess.TimeoutExpired:
         return {}, f"no answer within {SECONDS:g} s"
     except OSError as error:

@@ -1,7 +1,7 @@
 """`main` of several checks in one process: what they share is imported once, then each runs in a child of its own, ended at its own deadline.
 
 Told {"checks": [[name, module, seconds], ...], "context": {...}} on stdin; says one line for each, as the check would by itself, with its name
-("check"). A check that hangs in a driver holds its child, not the others and not this process.
+("check"). A check that hangs in a driver holds its child, also on its way out: not the others and not this process. Each ends with this process.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import sys
 import time
 from typing import Any
 
+from aegis_agent.lifeline import end_with
+
 MOST_OUTPUT = 1 << 20
 """Bytes a check may print; one that prints more is ended."""
 KERNEL = frozenset({"io", "gpu", "memory"})
@@ -28,10 +30,12 @@ class Part:
     def __init__(self, name: str, module: str, seconds: float, context: str) -> None:
         self.name, self.seconds = name, seconds
         self.until = time.monotonic() + seconds
-        self.output = b""
+        self.output, self.closed = b"", False
         self.fd, out = os.pipe()
+        parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
+            end_with(parent)
             code = 1
             try:
                 os.setpgid(0, 0)
@@ -50,11 +54,20 @@ class Part:
                 os._exit(code)
         os.close(out)
 
-    def read(self) -> bool:
-        """Whether it has said all it will."""
+    def fileno(self) -> int:
+        """What shows that something has come of it: its output, and after that its end (a pidfd)."""
+        return self.fd
+
+    def look(self) -> bool:
+        """Take what has come. Whether that was the last: it has ended, or has said more than it may."""
+        if self.closed:
+            return True
         data = os.read(self.fd, 65536)
         self.output = (self.output + data)[-MOST_OUTPUT - 1 :]
-        return not data or len(self.output) > MOST_OUTPUT
+        if not data:
+            os.close(self.fd)
+            self.fd, self.closed = os.pidfd_open(self.pid), True
+        return len(self.output) > MOST_OUTPUT
 
     def end(self, code: str = "", why: str = "") -> dict[str, Any]:
         """Its answer, whatever became of it; what has not ended by itself is ended."""
@@ -66,7 +79,7 @@ class Part:
             except OSError:
                 pass
         os.close(self.fd)
-        status = os.waitpid(self.pid, os.WNOHANG if code else 0)[1]
+        status = os.waitpid(self.pid, os.WNOHANG)[1]  # never a wait: what a driver holds has no end
         lines = self.output.decode("utf-8", "replace").strip().splitlines()
         if not code and status:
             code, why = "crashed", f"the check ended with {os.waitstatus_to_exitcode(status)}: {lines[-1] if lines else 'no word'}"
@@ -90,16 +103,19 @@ def main() -> None:
 
         parse("dmesg", "[    0.000000] nothing")
     context = json.dumps(told["context"]) + "\n"
-    parts = {part.fd: part for part in (Part(name, module, seconds, context) for name, module, seconds in told["checks"])}
+    parts = [Part(name, module, seconds, context) for name, module, seconds in told["checks"]]
     while parts:
-        first = min(part.until for part in parts.values())
-        ready = select.select(list(parts), [], [], max(0.0, first - time.monotonic()))[0]
-        for fd in ready:
-            if parts[fd].read():
-                say(parts.pop(fd).end())
+        first = min(part.until for part in parts)
+        ready = select.select(parts, [], [], max(0.0, first - time.monotonic()))[0]
         now = time.monotonic()
-        for fd, part in [(fd, part) for fd, part in parts.items() if part.until <= now]:
-            say(parts.pop(fd).end("timeout", f"no answer within {part.seconds:g} s"))
+        for part in list(parts):
+            if part in ready and part.look():
+                say(part.end())
+            elif part.until <= now:
+                say(part.end("timeout", f"no {'end' if part.closed else 'answer'} within {part.seconds:g} s"))
+            else:
+                continue
+            parts.remove(part)
 
 
 def say(answer: dict[str, Any]) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from aegis_agent.checks import registry
 from aegis_agent.checks.registry import CHECKS, Check, Context, run_check, run_round
-from aegis_agent.procs import processes
+from aegis_agent.procs import members, processes
 from aegis_agent.reaper import Reaper
 from aegis_proto.messages import CheckResult
+from harness.waiting import until_sync
 
 DEADLINES = {"io": 30.0, "gpu": 66.0, "rdma": 25.0}
 """The seed's budgets in seconds."""
@@ -122,7 +124,9 @@ async def test_checks_of_a_round_run_side_by_side(tmp_path: Path) -> None:
 
 async def test_of_several_checks_one_that_hangs_or_crashes_holds_itself_alone_and_one_that_ends_the_others_is_run_apart(tmp_path: Path) -> None:
     programs = {
-        "hangs": "import time\nprint('{\"pass\": true}', flush=True)\ntime.sleep(600)\n",
+        "hangs": "import subprocess, time\nsubprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        "print('{\"pass\": true}', flush=True)\ntime.sleep(600)\n",
+        "lingers": "import os, time\nprint('{\"pass\": true}', flush=True)\nos.closerange(1, 256)\ntime.sleep(600)\n",
         "crashes": "import no_such_module\n",
         "talks": "while True: print('x' * 100000)\n",
         "well": 'import json, sys\nprint(json.dumps({"pass": True, "result": json.loads(sys.stdin.readline())["cwd"]}))\n',
@@ -136,21 +140,42 @@ async def test_of_several_checks_one_that_hangs_or_crashes_holds_itself_alone_an
     reaper.open()
 
     async def found(*names: str) -> dict[str, CheckResult]:
-        table = [Check(name, f"part_{name}", 4.0 if name == "hangs" else 60.0) for name in names]
+        table = [Check(name, f"part_{name}", 4.0 if name in ("hangs", "lingers") else 60.0) for name in names]
         scope = f"check.{os.getpid()}.{tmp_path.name}"
         results = await registry.run_checks(reaper, table, Context("", str(tmp_path), os.getpid()), environ, scope=scope)
         return {result.CheckType: result for result in results}
 
     try:
-        one = await found("hangs", "crashes", "talks", "well")
+        one = await found("hangs", "lingers", "crashes", "talks", "well")
+        assert not members(f"check.{os.getpid()}.{tmp_path.name}"), "nothing of those that were ended is left"
         two = await found("hostile", "well")
     finally:
         reaper.close()
     assert {name: (result.Pass, result.code) for name, result in one.items()} == {
         "hangs": (False, "timeout"),
+        "lingers": (False, "timeout"),
         "crashes": (False, "crashed"),
         "talks": (False, "tooMuchOutput"),
         "well": (True, ""),
     }
+    assert "no answer within 4 s" in one["hangs"].Result and "no end within 4 s" in one["lingers"].Result
     assert "No module named 'no_such_module'" in one["crashes"].Result and one["well"].Result == str(tmp_path)
     assert all(result.Pass for result in two.values()), two
+
+
+def test_checks_end_with_who_runs_them_however_that_ends(tmp_path: Path) -> None:
+    (tmp_path / "part_asks.py").write_text("from aegis_agent.checks import tool\ntool.ask(['sleep', '600'], 500.0)\n")
+    by_hand = "import asyncio\nfrom aegis_agent.checks.command import run_all\nfrom aegis_agent.checks.registry import Check\n"
+    by_hand += "asyncio.run(run_all([Check(name, 'part_asks', 500.0) for name in ('one', 'two')]))"
+    command = subprocess.Popen([sys.executable, "-c", by_hand], env={**os.environ, "PYTHONPATH": f"{tmp_path}:{':'.join(sys.path)}"})
+    scope = f"check.{command.pid}."
+    try:
+        until_sync(lambda: len(members(scope)) == 5, 60, "one that holds two checks, each with its tool")
+        command.kill()
+        command.wait(30)
+        until_sync(lambda: not members(scope), 30, "all are gone")
+    finally:
+        command.kill()
+        command.wait(30)
+        for pid in members(scope):
+            os.kill(pid, 9)
