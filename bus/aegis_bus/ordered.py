@@ -89,6 +89,11 @@ class OrderedReader:
         self._left = 0  # messages still due from the request that waits at the server
         self._failures = 0
 
+    @property
+    def at_end(self) -> bool:
+        """Whether the server said that nothing lies behind what was delivered. Until it said so, silence is only a slow bus."""
+        return bool(self._consumer) and self.pending == 0
+
     async def __aenter__(self) -> OrderedReader:
         self._sub = await self._bus.subscribe(f"{self._inbox}.>", self._on_msg, timeout=30.0)
         self._bus.on_link.append(self._on_link)

@@ -28,6 +28,8 @@ ALL = "aegis.net.*.counter"
 AT_ONCE = 20
 """Polls taken before others may run: at 8 ports each some milliseconds."""
 MAX_LETTER = 8192
+LOOK = 0.5
+"""Seconds between two looks at whether anything is still to come, while nothing comes."""
 
 
 class Intake:
@@ -45,19 +47,19 @@ class Intake:
             self.seq = 0
         self.ready = self.seq >= end
         async with OrderedReader(self._bus, STREAM, [ALL], start=self.seq + 1) as reader:
-            self.ready = self.ready or (not reader.pending and end == 0)
             while True:
+                before = reader.next_seq
                 reading = asyncio.ensure_future(reader.read(AT_ONCE, 0.02))
                 try:
-                    while not (await asyncio.wait({reading}, timeout=0.5))[0]:
-                        self.ready = True  # the server has nothing more for us
+                    while not (await asyncio.wait({reading}, timeout=LOOK))[0]:
+                        self.ready = self.ready or (reader.at_end and reader.next_seq == before)
                 finally:
                     if not reading.done():
                         reading.cancel()
                 for item in reading.result():
                     self._one(item)
                 metrics.BEHIND.set(reader.pending)
-                self.ready = self.ready or not reader.pending
+                self.ready = self.ready or reader.at_end
                 await asyncio.sleep(0)
 
     def _one(self, item: Stored | Gap) -> None:

@@ -32,6 +32,8 @@ HEARD = (
 )
 AT_ONCE = 500
 MAX_LETTER = 8192
+LOOK = 0.5
+"""Seconds between two looks at whether anything is still to come, while nothing comes."""
 
 
 class Reading:
@@ -50,16 +52,17 @@ class Reading:
         self.ready = self.seq >= end
         async with OrderedReader(self._bus, STREAM, list(HEARD), start=self.seq + 1) as reader:
             while True:
+                before = reader.next_seq
                 reading = asyncio.ensure_future(reader.read(AT_ONCE, 0.02))
                 try:
-                    while not (await asyncio.wait({reading}, timeout=0.5))[0]:
-                        self.ready = True  # the server has nothing more for us
+                    while not (await asyncio.wait({reading}, timeout=LOOK))[0]:
+                        self.ready = self.ready or (reader.at_end and reader.next_seq == before)
                 finally:
                     if not reading.done():
                         reading.cancel()
                 for item in reading.result():
                     self._one(item)
-                self.ready = self.ready or not reader.pending
+                self.ready = self.ready or reader.at_end
                 self.news.set()
                 await asyncio.sleep(0)
 
