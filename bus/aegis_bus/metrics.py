@@ -22,3 +22,4 @@ COMMITS = Histogram(
     ["kind"],
     buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5),
 )
+VERDICTS = Counter("aegis_verdicts", "Verdicts told", ["service", "cause"])

@@ -14,6 +14,5 @@ CASES = Gauge("aegis_lemon_cases", "Nodes by what is held against them", ["state
 RISK = Gauge("aegis_node_risk_score", "Risk of the worst nodes, 0 to 1", ["node"])
 FLEET = Gauge("aegis_lemon_fleet_failures_per_1000_node_days", "Failure rate of the fleet in the window")
 ROUND = Histogram("aegis_lemon_round_seconds", "Ranking all nodes once", buckets=(0.05, 0.2, 0.5, 1, 2, 5, 10, 30))
-VERDICTS = Counter("aegis_verdicts_total", "Verdicts told", ["service", "cause"])
 TICKETS = Counter("aegis_lemon_tickets_total", "Repair tickets, by where they went and how", ["to", "result"])
 ACTIVE = Gauge("aegis_lemon_active", "1 while this replica is the one that decides and answers")

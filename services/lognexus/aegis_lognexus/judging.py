@@ -15,13 +15,13 @@ from pathlib import Path
 import msgspec
 from aegis_bus.connection import Bus, Stored
 from aegis_bus.errors import BusError
+from aegis_bus.metrics import VERDICTS
 from aegis_bus.ordered import Gap, OrderedReader
 from aegis_proto import subjects
 from aegis_proto.logs import SERVICE
 from aegis_proto.messages import BadMessage, Era, Fact, JobEvent, Verdict, decode, encode
 from aegis_proto.phases import FactKind
 
-from aegis_lognexus import metrics
 from aegis_lognexus.across import compare
 from aegis_lognexus.gathering import STREAM, gathered, labels_of, verdicts_of
 from aegis_lognexus.intake import Intake, Reading
@@ -143,7 +143,7 @@ class Judging:
             await self._tell_master(verdict, there)
         subject = subjects.verdict(SERVICE, "job", verdict.id)
         await self._bus.publish(subject, encode(verdict), msg_id=self._era().dedup_id(f"verdict|{verdict.id}"))
-        metrics.VERDICTS.labels(SERVICE, verdict.cause).inc()
+        VERDICTS.labels(SERVICE, verdict.cause).inc()
         log.info("verdict %s: %s", verdict.id, verdict.sentence)
 
     async def _with_history(self, verdict: Verdict, there: Places | None) -> Verdict:

@@ -11,7 +11,6 @@ REFUSED = Counter("aegis_log_refused_total", "Messages of LOGS that did not deco
 BEHIND = Gauge("aegis_log_behind_messages", "Messages of LOGS not yet read by this replica")
 COMMITS = Histogram("aegis_log_commit_seconds", "Making lines durable", buckets=(0.005, 0.02, 0.1, 0.5, 2, 10))
 DISK_ERRORS = Counter("aegis_log_disk_errors_total", "Writes that the disk refused; the stream keeps the lines meanwhile")
-VERDICTS = Counter("aegis_verdicts_total", "Verdicts told", ["service", "cause"])
 NOTIFIED = Counter("aegis_notifications_total", "Incidents that were told to people", ["result"])
 QUERIES = Histogram("aegis_log_query_seconds", "Answering a question for lines", buckets=(0.005, 0.02, 0.1, 0.5, 2, 10))
 SENT = Counter("aegis_log_sink_lines_total", "Lines taken by a sink", ["sink"])

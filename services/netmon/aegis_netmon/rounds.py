@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from aegis_bus.connection import Bus
 from aegis_bus.errors import BusError
+from aegis_bus.metrics import VERDICTS
 from aegis_bus.settings import NetmonSettings
 from aegis_proto import subjects
 from aegis_proto.messages import BadMessage, Era, Fact, Verdict, decode, encode
@@ -168,7 +169,7 @@ class Rounds:
 
     async def _publish(self, subject: str, verdict: Verdict) -> None:
         await self._bus.publish(subject, encode(verdict), msg_id="auto")
-        metrics.VERDICTS.labels(SERVICE, verdict.cause).inc()
+        VERDICTS.labels(SERVICE, verdict.cause).inc()
         log.info("%s", verdict.sentence)
 
     async def _read_told(self, what: str) -> dict[str, Told]:
