@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 from aegis_bus.connection import Bus, Msg, Stored
@@ -44,6 +45,8 @@ MOST = 500
 MOST_PROBLEMS = 20
 MOST_VERDICTS = 100
 MOST_SPANS = 8_000
+PATIENCE = 10.0
+"""Seconds in which the verdicts on a node are read."""
 
 
 class Api:
@@ -67,9 +70,9 @@ class Api:
             if len(data) > MAX_REQUEST:
                 raise RequestRefused("E107", f"E107 the request has {len(data)} bytes, at most {MAX_REQUEST}")
             if (kind, verb) == ("query", "ranking"):
-                return self.ranking(read_request(RankingQuery, data))
+                return narrowed(self.ranking(read_request(RankingQuery, data)), subjects.token(subject, 5))
             if (kind, verb) == ("query", "node"):
-                return await self.node(read_request(LemonQuery, data))
+                return narrowed(await self.node(read_request(LemonQuery, data)), subjects.token(subject, 5))
             if (kind, verb) == ("query", "ledgers"):
                 if subjects.token(subject, 5):
                     raise RequestRefused("E103", "E103 ledgers are of all namespaces: role reader without a namespace may ask")
@@ -79,6 +82,8 @@ class Api:
             return ErrorReply(ErrorBody(error.code, str(error)[:2000]))
         except BusError as error:
             return ErrorReply(ErrorBody("E108", f"E108 {error}"[:2000]))
+        except TimeoutError:
+            return ErrorReply(ErrorBody("E108", f"E108 the verdicts could not be read from EVENTS within {PATIENCE:g} s: ask again"))
 
     def ledgers(self, query: LedgersQuery, now: float) -> LedgersAnswer:
         """At most so many spans in one answer; of one job never less than all."""
@@ -140,7 +145,7 @@ class Api:
         if last is None:
             return ()
         found: list[Verdict] = []
-        async with OrderedReader(self._bus, "EVENTS", [subject]) as reader, asyncio.timeout(10.0):
+        async with OrderedReader(self._bus, "EVENTS", [subject]) as reader, asyncio.timeout(PATIENCE):
             async for item in reader:
                 if isinstance(item, Stored):
                     try:
@@ -189,6 +194,23 @@ class Api:
             self._rounds.policy.mode,
             picture.note,
         )
+
+
+A = TypeVar("A", RankingAnswer, LemonAnswer)
+
+
+def narrowed(answer: A, namespace: str) -> A:
+    """What one who asks for a namespace may see: nodes are everybody's, whose jobs failed on them and what lies on this machine is not.
+
+    The history does not know the namespace of a run, so nobody's names are shown.
+    """
+    if not namespace:
+        return answer
+    history = msgspec.structs.replace(answer.history, problems=())
+    if isinstance(answer, RankingAnswer):
+        return msgspec.structs.replace(answer, history=history)
+    failures = tuple(msgspec.structs.replace(one, user="", family="") for one in answer.failures)
+    return msgspec.structs.replace(answer, failures=failures, ticket="", history=history)
 
 
 def _story(picture: Picture, name: str) -> NodeStory | None:

@@ -6,6 +6,7 @@ never makes a failure the infrastructure's: that takes the platform, a check, or
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,8 @@ from aegis_proto.lemon import SERVICE
 from aegis_proto.messages import JobEvent, Taint, Verdict
 from aegis_proto.phases import LostReason, Phase
 from aegis_proto.times import seconds
+
+log = logging.getLogger(__name__)
 
 SETTLE = 120.0
 """Seconds after its end in which a failed run may still be explained: lines settle, are read, are judged."""
@@ -81,6 +84,15 @@ class Memory(msgspec.Struct):
     """Job -> processes per node, priority, cluster: of those heard of last."""
     unplaced: int = 0
     """Runs of which nobody told where they were."""
+
+
+def _names(run: Run) -> list[str]:
+    """Its nodes; none where nobody told, or what was told is no list of hosts."""
+    try:
+        return expand(run.nodes) if run.nodes else []
+    except HostlistError as error:
+        log.warning("run %s-%d: %s", run.job, run.incarnation, error)
+        return []
 
 
 @dataclass
@@ -170,10 +182,7 @@ class Collector:
         self._write(run)
 
     def _write(self, run: Run) -> None:
-        try:
-            names = expand(run.nodes)
-        except HostlistError:
-            names = []
+        names = _names(run)
         if names:
             self.jobs.append(run.row(names))
         else:
@@ -182,8 +191,9 @@ class Collector:
     def running(self, now: float) -> Iterable[dict[str, Any]]:
         """Rows of the runs that go on (up to `now`), and of failures that are not explained yet: for a ranking now, not for the files."""
         for run in [*self.memory.open.values(), *self.memory.ended.values()]:
-            if run.nodes:
-                row = run.row(expand(run.nodes))
+            names = _names(run)
+            if names:
+                row = run.row(names)
                 yield row if run.end else {**row, "end": round(max(run.start, now), 3)}
 
     # --- nodes -------------------------------------------------------------------------------------------------------------------

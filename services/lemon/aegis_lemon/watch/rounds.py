@@ -14,9 +14,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import duckdb
 import msgspec
 from aegis_bus.connection import Bus
 from aegis_bus.errors import BusError, WrongLastSequence
+from aegis_bus.metrics import VERDICTS
 from aegis_bus.settings import LemonSettings
 from aegis_proto import subjects
 from aegis_proto.lemon import SERVICE, Risk
@@ -39,6 +41,15 @@ log = logging.getLogger(__name__)
 SHOWN = 50
 WORST = 20
 FORGET_EVERY = 3600.0
+
+
+SOONEST, SHARE = 5.0, 10.0
+"""News makes a round at most so soon (seconds), and so rarely that rounds take a tenth of the time."""
+
+
+def pause(took: float, every: float) -> float:
+    """Seconds for which news is gathered after a round that took `took`."""
+    return min(every, max(SOONEST, SHARE * took))
 
 
 @dataclass
@@ -77,12 +88,16 @@ def judge(folder: Path, running: list[dict[str, object]], how: How, now: float) 
     found = Picture(at=now)
     try:
         history = read(folder, *how.extra, more={"jobs": running})
+        observed = observe(history, how.window, now, recent=how.recent, gap=how.gap)
+        ranking = rank(observed, how.detector, how.guards, how.thresholds)
     except HistoryError as error:
         found.note = str(error)
         return found
-    found.history, found.note = history, ""
-    observed = observe(history, how.window, now, recent=how.recent, gap=how.gap)
-    found.observed, found.ranking = observed, rank(observed, how.detector, how.guards, how.thresholds)
+    except duckdb.Error as error:  # a file that is replaced while it is read, no memory, a full disk
+        log.error("the history could not be ranked: %s", error)
+        found.note = f"the history could not be ranked: {error}"[:500]
+        return found
+    found.history, found.observed, found.ranking, found.note = history, observed, ranking, ""
     return found
 
 
@@ -105,18 +120,20 @@ class Rounds:
     async def run(self) -> None:
         while True:
             self._reading.news.clear()
+            begun = time.monotonic()
             try:
                 await self.round(time.time())
             except BusError as error:
                 log.warning("round not finished: %s", error)
             except OSError as error:
                 log.error("the history could not be written: %s", error)
+            least = pause(time.monotonic() - begun, self._settings.round)
             try:
-                async with asyncio.timeout(self._settings.round):
+                async with asyncio.timeout(self._settings.round - least):
                     await self._reading.news.wait()
-                    await asyncio.sleep(min(self._settings.round, 1.0))  # what comes together is judged together
             except TimeoutError:
                 pass
+            await asyncio.sleep(least)  # what comes together is judged together
 
     async def round(self, now: float) -> None:
         """BusError, OSError: what was not done is done in the next one."""
@@ -182,11 +199,13 @@ class Rounds:
         ranked = self.picture.ranking
         nodes = len({*self.picture.fleet.specs, *((node.node for node in ranked.nodes) if ranked is not None else ())})
         for known, next_ in book.steps(self.policy, nodes, now):
+            if ranked is None and next_.state == "clear":
+                continue  # a history that cannot be read clears nobody
             verdict = cases.told(known, next_, self.policy, now)
             await self._bus.publish(
                 subjects.verdict(SERVICE, "node", known.node), encode(verdict), msg_id=f"{verdict.id}-{verdict.state}-{verdict.at}"
             )
-            metrics.VERDICTS.labels(SERVICE, verdict.cause).inc()
+            VERDICTS.labels(SERVICE, verdict.cause).inc()
             log.info("%s", verdict.sentence)
             self.picture.fleet.verdicts[known.node] = verdict
             book.known[known.node] = replace(known, verdict=verdict)
@@ -223,6 +242,8 @@ class Rounds:
         probation = [name for name, verdict in seen.verdicts.items() if verdict.state == "probation"]
         self.picture.risks = risk.risks(self.picture.ranking, risk.of_links(seen.links.values()), probation, now)
         for changed in risk.news(self.picture.risks, seen.risks, now):
+            if self.picture.ranking is None and changed.node in seen.risks and changed.risk < seen.risks[changed.node].risk:
+                continue
             await self._bus.publish(subjects.node_risk(changed.node), encode(changed))
             seen.risks[changed.node] = changed
 
