@@ -8,8 +8,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 
-async def until(condition: Callable[[], Any], timeout: float = 10.0, what: str = "") -> Any:
-    """Return the first true value of `condition()` (plain or async); AssertionError after `timeout` seconds."""
+def _text(timeout: float, what: str | Callable[[], str], value: object) -> str:
+    return f"not within {timeout} s: {what if isinstance(what, str) else what()}; last value {value!r}"
+
+
+async def until(condition: Callable[[], Any], timeout: float = 10.0, what: str | Callable[[], str] = "") -> Any:
+    """Return the first true value of `condition()` (plain or async); AssertionError after `timeout` seconds. `what`: said then, asked then."""
     deadline = time.monotonic() + timeout
     while True:
         value = condition()
@@ -18,15 +22,15 @@ async def until(condition: Callable[[], Any], timeout: float = 10.0, what: str =
         if value:
             return value
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {timeout} s: {what or condition}; last value {value!r}")
+            raise AssertionError(_text(timeout, what or str(condition), value))
         await asyncio.sleep(0.01)
 
 
-def until_sync(condition: Callable[[], Any], timeout: float = 10.0, what: str = "") -> Any:
+def until_sync(condition: Callable[[], Any], timeout: float = 10.0, what: str | Callable[[], str] = "") -> Any:
     """The same outside of an event loop."""
     deadline = time.monotonic() + timeout
     while not (value := condition()):
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {timeout} s: {what or condition}; last value {value!r}")
+            raise AssertionError(_text(timeout, what or str(condition), value))
         time.sleep(0.01)
     return value

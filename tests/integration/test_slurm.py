@@ -142,7 +142,7 @@ def left_over(slurm: Slurm, job: Job) -> None:
                 continue
         return found
 
-    until_sync(lambda: not alive(), 60, f"an end of {alive()}")
+    until_sync(lambda: not alive(), 60, lambda: f"an end of {alive()}")
     assert not list(Path("/tmp").glob(f"aegis-0-slurm-{job.number}-*"))
 
 

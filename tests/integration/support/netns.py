@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -72,22 +74,31 @@ class Cable:
         _ip("link", "set", self.outer, "up")
 
 
+def _pair() -> tuple[str, str]:
+    """Two addresses of a network of four that no device of this machine has, out of those kept for such tests (RFC 2544)."""
+    while True:
+        net = ipaddress.ip_network((int(ipaddress.ip_address("198.18.0.0")) + 4 * secrets.randbelow(1 << 15), 30))
+        taken = subprocess.run(["ip", "-o", "addr", "show", "to", str(net)], check=True, capture_output=True, text=True).stdout
+        if not taken:
+            return str(net[1]), str(net[2])
+
+
 @contextlib.asynccontextmanager
 async def cable(ports: Sequence[int]) -> AsyncIterator[Cable]:
     """Made and taken away; `ports` of the host's 127.0.0.1 that can be reached from inside."""
     tail = f"{os.getpid():x}{time.monotonic_ns() & 0xFFF:03x}"
     made = Cable(f"aeg{tail}")
-    net = f"10.{100 + os.getpid() % 100}.{time.monotonic_ns() % 250}"
+    outside, inside = _pair()
     helpers: list[asyncio.subprocess.Process] = []
     _ip("netns", "add", made.name)
     try:
         _ip("link", "add", made.outer, "type", "veth", "peer", "name", "eth0", "netns", made.name)
-        _ip("addr", "add", f"{net}.1/24", "dev", made.outer)
+        _ip("addr", "add", f"{outside}/30", "dev", made.outer)
         _ip("link", "set", made.outer, "up")
-        _ip("-n", made.name, "addr", "add", f"{net}.2/24", "dev", "eth0")
+        _ip("-n", made.name, "addr", "add", f"{inside}/30", "dev", "eth0")
         for device in ("lo", "eth0"):
             _ip("-n", made.name, "link", "set", device, "up")
-        for around, listen, to in (((), f"{net}.1", "127.0.0.1"), (made.inside, "127.0.0.1", f"{net}.1")):
+        for around, listen, to in (((), outside, "127.0.0.1"), (made.inside, "127.0.0.1", outside)):
             argv = [*around, sys.executable, "-c", FORWARD, listen, to, *map(str, ports)]
             helper = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
             helpers.append(helper)

@@ -25,6 +25,10 @@ from harness.waiting import until_sync
 PROGRAMS = ("slurmctld", "slurmd", "munged", "scontrol", "sbatch", "srun")
 KILL_WAIT = 20
 """Seconds between SIGTERM and SIGKILL of Slurm, KillWait."""
+WAIT = 300.0
+"""Seconds for a part of the cluster; one of these takes seconds on a machine at rest."""
+ATTEMPTS = 3
+"""A port that was free can be somebody's by the time it is bound."""
 
 
 def missing() -> str:
@@ -62,7 +66,7 @@ class Slurm:
 
     def run(self, *words: str, check: bool = True, **env: str) -> str:
         """stdout of one of Slurm's commands."""
-        done = subprocess.run(words, env={**self.environ, **env}, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(words, env={**self.environ, **env}, capture_output=True, text=True, timeout=WAIT, check=False)
         assert not check or done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
         return done.stdout
 
@@ -72,7 +76,7 @@ class Slurm:
         path = folder / "job.sbatch"
         path.write_text(script)
         words = ("sbatch", "--parsable", "--output", str(folder / "job.out"), "--open-mode", "append", "--chdir", str(folder), str(path))
-        done = subprocess.run(words, env={**self.environ, **env}, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(words, env={**self.environ, **env}, cwd=folder, capture_output=True, text=True, timeout=WAIT, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
@@ -88,22 +92,31 @@ class Slurm:
     def ended(self, job: str, timeout: float = 120.0) -> dict[str, str]:
         """The record of a job that has ended."""
         over = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "SPECIAL_EXIT", "PREEMPTED")
-        until_sync(lambda: self.state(job) in over, timeout, f"end of job {job}: {self.show('job', job)}")
+        until_sync(lambda: self.state(job) in over, timeout, lambda: f"end of job {job}: {self.show('job', job)}")
         return self.show("job", job)
 
     def ready(self) -> bool:
         lines = self.run("sinfo", "-h", "-N", "-o", "%N %t", check=False).splitlines()
         return sorted(lines) == sorted(f"{node} idle" for node in self.nodes)
 
+    def nodes_now(self) -> str:
+        return f"{len(self.nodes)} idle nodes: {self.run('sinfo', '-N', check=False)}"
+
     def heal(self) -> None:
         """All nodes usable, no jobs: for the next test."""
         self.run("scancel", "--user", "root", check=False)
-        until_sync(lambda: not self.run("squeue", "-h", check=False).strip(), 60, "an empty queue")
+        until_sync(lambda: not self.run("squeue", "-h", check=False).strip(), WAIT, lambda: f"an empty queue: {self.run('squeue', check=False)}")
+
+        def usable() -> bool:
+            for node in self.nodes:
+                if f"slurmd-{node}" in self.ended_processes():  # also again: its port may be somebody's for a moment
+                    self.start_node(node)
+                    self.run("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
+            return self.ready()
+
         for node in self.nodes:
-            if f"slurmd-{node}" not in self.processes or self.processes[f"slurmd-{node}"].poll() is not None:
-                self.start_node(node)
             self.run("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
-        until_sync(self.ready, 60, "idle nodes")
+        until_sync(usable, WAIT, self.nodes_now)
 
     # --- processes ---------------------------------------------------------------------------------------------------------------
 
@@ -119,6 +132,18 @@ class Slurm:
                 cwd=self.folder,
                 preexec_fn=dies_with_parent(),  # noqa: PLW1509 - a test run that is killed leaves no cluster
             )
+
+    def ended_processes(self) -> list[str]:
+        return [name for name, process in self.processes.items() if process.poll() is not None]
+
+    def begin(self) -> bool:
+        """slurmctld and all nodes, until they are idle. False when one of them ended instead."""
+        self.start("slurmctld", "slurmctld", "-D", "-c")
+        until_sync(lambda: "is UP" in self.run("scontrol", "ping", check=False) or self.ended_processes(), WAIT, "slurmctld")
+        for node in self.nodes:
+            self.start_node(node)
+        until_sync(lambda: self.ended_processes() or self.ready(), WAIT, self.nodes_now)
+        return not self.ended_processes()
 
     def start_node(self, node: str) -> None:
         (self.folder / "spool" / node).mkdir(parents=True, exist_ok=True)
@@ -149,7 +174,15 @@ class Slurm:
     def stop(self) -> None:
         with contextlib.suppress(Exception):
             self.run("scancel", "--user", "root", check=False)
-        ours = [process for process in self.processes.values() if process.poll() is None]
+        self.end("slurmctld", *(f"slurmd-{node}" for node in self.nodes), "munged")
+        for left in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                environ = left.environ()
+                if environ.get("AEGIS_TEST_SLURM") == str(self.folder) or environ.get("SLURM_CONF") == str(self.conf):
+                    left.kill()  # slurmstepds end by themselves when nothing is left below them
+
+    def end(self, *names: str) -> None:
+        ours = [process for name in names if (process := self.processes.pop(name, None)) is not None and process.poll() is None]
         for process in ours:
             process.terminate()
         for process in ours:
@@ -158,11 +191,6 @@ class Slurm:
         for process in ours:
             process.kill()
             process.wait()
-        for left in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                environ = left.environ()
-                if environ.get("AEGIS_TEST_SLURM") == str(self.folder) or environ.get("SLURM_CONF") == str(self.conf):
-                    left.kill()  # slurmstepds end by themselves when nothing is left below them
 
 
 def _conf(folder: Path, nodes: tuple[str, ...], more: Mapping[str, str]) -> str:
@@ -224,19 +252,19 @@ def cluster(folder: Path, nodes: int = 4, **settings: str) -> Iterator[Slurm]:
     for n in range(2):
         with contextlib.suppress(OSError):
             os.mknod(folder / "dev" / f"gpu{n}", 0o020666, os.makedev(1, 3))
-    slurm.conf.write_text(_conf(folder, names, settings))
     (folder / "etc" / "gres.conf").write_text(f"Name=gpu File={folder}/dev/gpu[0-1]\n")
     began = time.monotonic()
     try:
         munge = folder / "munge"
         words = ("munged", "--foreground", "--force", f"--key-file={munge}/key", f"--socket={munge}/sock", f"--pid-file={munge}/pid")
         slurm.start("munged", *words, f"--log-file={folder}/log/munged.log", f"--seed-file={munge}/seed")
-        until_sync((munge / "sock").exists, 20, "munge")
-        slurm.start("slurmctld", "slurmctld", "-D", "-c")
-        until_sync(lambda: "is UP" in slurm.run("scontrol", "ping", check=False), 30, "slurmctld")
-        for node in names:
-            slurm.start_node(node)
-        until_sync(slurm.ready, 60, f"{nodes} idle nodes: {slurm.run('sinfo', '-N', check=False)}")
+        until_sync((munge / "sock").exists, WAIT, "munge")
+        for attempt in range(ATTEMPTS):
+            slurm.conf.write_text(_conf(folder, names, settings))
+            if slurm.begin():
+                break
+            assert attempt + 1 < ATTEMPTS, f"{slurm.ended_processes()} ended: see {folder}/log"
+            slurm.end("slurmctld", *(f"slurmd-{node}" for node in names))
         print(f"a real Slurm of {nodes} nodes up in {time.monotonic() - began:.1f} s")
         yield slurm
     finally:
