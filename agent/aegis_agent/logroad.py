@@ -36,6 +36,8 @@ ROOM = MAX_BATCH - 1_000
 SMALL = PART // 8
 """Characters of a part of a line whose JSON is much longer than its text (control characters are six bytes each)."""
 RETRY_FIRST, RETRY_MOST = 0.2, 10.0
+LEAVE = 5.0
+"""Seconds that the disk may take for what waits when the agent goes."""
 
 Publish = Callable[[str, bytes, str], Awaitable[object]]
 _encode = msgspec.json.Encoder().encode
@@ -58,8 +60,7 @@ class LogRoad:
         self._spilling: asyncio.Task[None] | None = None
         self._secret = secrets.token_hex(16)
         self._next = 1
-        self._given_up = 0  # since the last batch
-        self.given_up = 0
+        self._given_up = self.given_up = spool.lost if spool is not None else 0  # since the last batch
         """Lines that were given up, in all."""
         self._changed = asyncio.Event()
         self._under_way: Piece | None = None
@@ -171,8 +172,9 @@ class LogRoad:
                 self._give_up(lost)
                 self._oldest.extend(pieces)
                 continue
-            if self._spool is not None:
-                self._spool.done()
+            if self._spool is not None and self._spool.taken:
+                await asyncio.to_thread(self._spool.done)
+                continue
             if self._ready:
                 return self._take_ready()
             if self._open:
@@ -228,27 +230,41 @@ class LogRoad:
         if self._closed:
             return
         self._end_batch()
+        try:
+            async with asyncio.timeout(LEAVE):
+                await self._leave_on_disk()
+        except TimeoutError:
+            log.warning("the spool of the lines: no answer of the disk within %g s; what waits is given up", LEAVE)
+        except OSError as error:
+            log.warning("the spool of the lines: %s", error)
+        finally:
+            self._closed = True
+
+    async def _leave_on_disk(self) -> None:
         if self._spilling is not None:
             await asyncio.wait({self._spilling})
         self._closed = True
         if self._spool is None or self._idle.is_set():
-            return self.close()
+            self._forget()
+            if self._spool is not None:
+                await asyncio.to_thread(self._spool.clear)
+            return
         under_way = self._under_way
-        try:
-            if under_way is not None and under_way.at < 0:
-                await asyncio.to_thread(self._spool.put_first, under_way, self._head.boot, self._next)
-            if self._ready:
-                await asyncio.to_thread(self._spool.put, list(self._ready))
-        except OSError as error:
-            log.warning("the spool of the lines: %s", error)
+        if under_way is not None and under_way.at < 0:
+            await asyncio.to_thread(self._spool.put_first, under_way, self._head.boot, self._next)
+        if self._ready:
+            await asyncio.to_thread(self._spool.put, list(self._ready))
 
     def close(self) -> None:
         """Nobody will ever read: take no more lines, forget what waits."""
         self._closed = True
-        self._open, self._ready, self._oldest = [], deque(), deque()
-        self._open_size = self._ready_size = 0
+        self._forget()
         if self._spool is not None:
             self._spool.clear()
+
+    def _forget(self) -> None:
+        self._open, self._ready, self._oldest = [], deque(), deque()
+        self._open_size = self._ready_size = 0
 
 
 class Feed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from pathlib import Path
 
@@ -283,6 +284,69 @@ async def test_an_agent_that_leaves_while_the_road_is_away_leaves_everything_to_
         ("b1", 1, ["one", "two"]),
         ("b2", 1, ["three"]),
     ]
+
+
+def test_of_what_a_killed_agent_left_one_file_that_cannot_be_read_is_counted_and_costs_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = Spool(tmp_path / "s", owner="u1.w1")
+    for n in range(3):
+        spool.put([Piece(n + 1, b"x" * (n + 1))])
+    broken, torn = (file.path for file in list(spool.files)[1:])
+    torn.write_bytes(b"")
+    stat, unlink = Path.stat, Path.unlink
+
+    def broken_stat(path: Path, **options: bool) -> object:
+        if path == broken:
+            raise OSError(5, "Input/output error")
+        return stat(path, **options)
+
+    def stays(path: Path, missing_ok: bool = False) -> None:
+        if path == broken:
+            raise OSError(30, "Read-only file system")
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "stat", broken_stat)
+    monkeypatch.setattr(Path, "unlink", stays)
+    after = Spool(tmp_path / "s", owner="u1.w1")
+    assert (after.take(), after.take(), after.take()) == (([Piece(1, b"x")], 0), ([], 3), ([], 0)) and after.lost == 2
+    assert LogRoad(TASK, "b2", Store().publish, after).given_up == 2
+    assert after.put([Piece(1, b"y")]) == 0 and after.files[0].path.name == "00000004.1"
+
+
+async def test_a_disk_that_does_not_answer_holds_no_agent_that_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logroad, "LEAVE", 0.05)
+    answers = threading.Event()
+    spool = Spool(tmp_path / "s", owner="u1.w1")
+    monkeypatch.setattr(spool, "put", lambda pieces: answers.wait(60))
+    road = LogRoad(TASK, "b1", Store().publish, spool)
+    road.feed(0, 0, "out").take(b"one\n")
+    try:
+        async with asyncio.timeout(30):
+            await road.leave()
+        assert not answers.is_set()
+    finally:
+        answers.set()
+
+
+async def test_what_is_stored_is_removed_beside_the_loop(tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool = Spool(tmp_path / "s", owner="u1.w1")
+    spool.put([Piece(1, b'[1,0,0,"out","x",0,false]')])
+    store = Store()
+    store.up.set()
+    where: list[bool] = []
+    done = spool.done
+
+    def noted() -> None:
+        where.append(threading.current_thread() is threading.main_thread())
+        done()
+
+    monkeypatch.setattr(spool, "done", noted)
+    road = LogRoad(TASK, "b1", store.publish, spool)
+    pump = asyncio.create_task(road.pump())
+    assert await road.flush(20)
+    pump.cancel()
+    assert where and not any(where) and not list((tmp_path / "s").glob("0*"))
 
 
 async def wait_for(what: object) -> None:
