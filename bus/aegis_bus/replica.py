@@ -11,6 +11,7 @@ async def start(service: Service) -> None:
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import secrets
@@ -20,10 +21,13 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from aegis_proto import subjects
 from aegis_proto.ids import nearest_id
+from aegis_proto.messages import BadMessage, Era, decode
 
 from aegis_bus.config import Config, ConfigError, load
 from aegis_bus.connection import Bus
+from aegis_bus.errors import BusError
 from aegis_bus.identity import Identity
 from aegis_bus.lease import Lease
 from aegis_bus.service import Service, Start, require_suitable, run_service
@@ -51,6 +55,20 @@ def replica_name(service: str, configured: str) -> str:
     if nearest_id(configured) != configured:
         raise ConfigError(f'E130 service.replica "{configured}": use a-z, 0-9 and -, at most 40. Nearest: {nearest_id(configured)}')
     return configured
+
+
+async def era_of(bus: Bus) -> Era:
+    """This store of states, however long it takes to learn it; without a name where there is none, or it cannot be read."""
+    while True:
+        try:
+            stored = await bus.get("CTL", subjects.ERA)
+            return decode(Era, stored.data) if stored is not None else Era("")
+        except BadMessage as error:
+            log.error("%s: %s", subjects.ERA, error)
+            return Era("")
+        except BusError as error:
+            log.info("era not known yet: %s", error)
+            await asyncio.sleep(1.0)
 
 
 @asynccontextmanager

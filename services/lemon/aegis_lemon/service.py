@@ -11,14 +11,10 @@ import logging
 from pathlib import Path
 
 from aegis_bus.config import Config
-from aegis_bus.connection import Bus
-from aegis_bus.errors import BusError
-from aegis_bus.replica import joined, replica_main
+from aegis_bus.replica import era_of, joined, replica_main
 from aegis_bus.service import Service
 from aegis_bus.sole import SoleLease
-from aegis_proto import subjects
 from aegis_proto.lemon import SERVICE
-from aegis_proto.messages import BadMessage, Era, decode
 
 from aegis_lemon.api import Api
 from aegis_lemon.detect import DETECTORS
@@ -33,20 +29,6 @@ from aegis_lemon.watch.tickets import Tickets, check_webhook
 log = logging.getLogger(__name__)
 
 
-async def era_of(bus: Bus) -> str:
-    """Id of this store of states, however long it takes to learn it."""
-    while True:
-        try:
-            stored = await bus.get("CTL", subjects.ERA)
-            return decode(Era, stored.data).era if stored is not None else ""
-        except BadMessage as error:
-            log.error("%s: %s", subjects.ERA, error)
-            return ""
-        except BusError as error:
-            log.info("era not known yet: %s", error)
-            await asyncio.sleep(1.0)
-
-
 async def start(service: Service) -> None:
     """Until the service is to stop."""
     settings = service.config.lemon
@@ -56,7 +38,7 @@ async def start(service: Service) -> None:
         await replica.lease.start()
         sole = SoleLease(bus, SERVICE, replica.name, service.config.bus.lease_ttl)
         files = Files(folder / "history")
-        kept = await asyncio.to_thread(files.open, await era_of(bus))
+        kept = await asyncio.to_thread(files.open, (await era_of(bus)).era)
         reading = Reading(bus, Collector(kept.known(), settings.settle), kept.seq)
         service.health["reading"] = lambda: reading.ready
         tickets = Tickets(Path(settings.tickets) if settings.tickets else folder / "tickets", settings.webhook)

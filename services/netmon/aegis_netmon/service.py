@@ -13,14 +13,11 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from aegis_bus.connection import Bus
 from aegis_bus.errors import BusError
-from aegis_bus.replica import joined, replica_main
+from aegis_bus.replica import era_of, joined, replica_main
 from aegis_bus.service import Service
 from aegis_bus.settings import NetmonSettings
 from aegis_bus.sole import SoleLease
-from aegis_proto import subjects
-from aegis_proto.messages import BadMessage, Era, decode
 from aegis_proto.net import SERVICE
 
 from aegis_netmon import failures, kept, limits, metrics
@@ -66,20 +63,6 @@ def hosts_of(settings: NetmonSettings) -> Hosts:
         return Hosts(manifest(settings.expected), limits.of_site(Path(settings.limits).read_text(encoding="utf-8")))
     except (OSError, limits.BadLimits) as error:
         raise ValueError(f"E130 netmon.limits {settings.limits}: {error}") from None
-
-
-async def era_of(bus: Bus) -> Era:
-    """This store of states, however long it takes to learn it."""
-    while True:
-        try:
-            stored = await bus.get("CTL", subjects.ERA)
-            return decode(Era, stored.data) if stored is not None else Era("")
-        except BadMessage as error:
-            log.error("%s: %s", subjects.ERA, error)
-            return Era("")
-        except BusError as error:
-            log.info("era not known yet: %s", error)
-            await asyncio.sleep(1.0)
 
 
 async def remembered(memory: Memory) -> Kept | None:
