@@ -152,6 +152,7 @@ ENTRIES: list[Entry] = [
         net.KeptHead(ERA, "net1", 12, 3, 130_000, hashlib.sha256(b"").hexdigest(), AT),
     ),
     Entry("aegis.kept.{service}.{piece}", subjects.kept("netmon", "a0"), "48 KB of it, packed"),
+    Entry("aegis.kept.lemon.{node}", subjects.kept("lemon", NODE), "its case, as long as it is open, or that it is clear", messages.Verdict, VERDICT),
     Entry(
         "aegis.dlq.{service}.{stream}.{source}",
         subjects.dlq("master", "REPORTS", JOB),

@@ -131,6 +131,7 @@ SERVICES: dict[str, dict[str, Any]] = {
         pub_allow=_role(
             [
                 "aegis.verdict.lemon.*.*",
+                "aegis.kept.lemon.*",
                 *(f"aegis.node.*.{what}" for what in ("taint", "risk", "test")),
                 "aegis.lease.*",
                 "aegis.dlq.lemon.*.*",
@@ -141,12 +142,14 @@ SERVICES: dict[str, dict[str, Any]] = {
             _gets("LEASES"),
             _gets("EVENTS"),
             _reads("EVENTS"),
-            _gets("STORY"),
             _reads("STORY"),
+            # Beyond 1,024 subjects, the last of each is read by a consumer.
             _gets("NODES"),
             _reads("NODES"),
             _gets("FLEET"),
             _reads("FLEET"),
+            _gets("KEPT"),
+            _reads("KEPT"),
         ),
         sub_allow=[SELF, "aegis.rpc.lemon.>", "aegis.view.>"],
         resp=RESPOND,

@@ -120,6 +120,8 @@ class Api:
             raise RequestRefused("E109", f'E109 no node "{name[:64]}" is known here')
         told = await asyncio.to_thread(_story, picture, name) if ranked is not None else None
         verdicts = await self._verdicts(name)
+        if not verdicts and name in picture.fleet.verdicts:
+            verdicts = (picture.fleet.verdicts[name],)  # older than EVENTS
         path = self._tickets.path(verdicts[-1].id) if verdicts else None
         return LemonAnswer(
             self._node(name, ranked, picture),

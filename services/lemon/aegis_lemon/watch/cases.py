@@ -8,9 +8,9 @@ relapsed    flagged again on probation: out whatever tests say, ticket a later l
 probation   given back; what was before does not count, less is needed flagged again -> relapsed; `probation` seconds -> clear
 clear       nothing is held against it                                 flagged -> suspect
 
-The last verdict on a node is its case (`aegis.verdict.lemon.node.<n>`, state in `Verdict.state`): told before anything is done, and what is to be
-done follows from it (`wanted`), so that a crash between the two costs nothing. Only a passed test of this service's order, or of a person's, gives
-a node back; or a person who lifts the taint.
+The last verdict on a node is its case (`aegis.verdict.lemon.node.<n>`, state in `Verdict.state`; KEPT has it longer than EVENTS): told before
+anything is done, and what is to be done follows from it (`wanted`), so that a crash between the two costs nothing. Only a passed test of this
+service's order, or of a person's, gives a node back; or a person who lifts the taint.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import msgspec
 from aegis_proto.deeptest import DeepTest, DeepTestDone
 from aegis_proto.lemon import SERVICE
 from aegis_proto.messages import Taint, Verdict
@@ -27,6 +28,8 @@ from aegis_lemon.detect import Ranked
 
 OUT = frozenset({"drained", "failed", "relapsed"})
 """States in which the node is kept out."""
+BACK = frozenset({"probation", "clear"})
+"""States in which it was said that the node is given back."""
 TICKETED = frozenset({"failed", "relapsed"})
 AGAIN = 600.0
 """Seconds until a test that was refused is ordered anew."""
@@ -255,6 +258,11 @@ def told(known: Known, next_: Step, policy: Policy, now: int) -> Verdict:
         state=next_.state,
         codes=tuple(name for name, value in (ranked.signals.items() if ranked else ()) if value),
     )
+
+
+def kept(verdict: Verdict) -> Verdict:
+    """What must outlive EVENTS: an open case whole, of a closed one that it is closed."""
+    return verdict if verdict.state != "clear" else msgspec.structs.replace(verdict, evidence=(), sentence="", sentenceZh="", codes=())
 
 
 def _advice(known: Known, state: str, policy: Policy) -> tuple[str, ...]:

@@ -118,10 +118,7 @@ class Collector:
             self._end(open_, event, at)
 
     def _begin(self, event: JobEvent, at: float) -> None:
-        before = self.memory.open.pop(event.job, None)
-        if before is not None:  # its end was not heard
-            before.end, before.state = max(before.start, at), "requeued"
-            self._write(before)
+        self.lose(event.job, at)
         run = event.run
         if run is not None:
             self.memory.sizes.pop(event.job, None)
@@ -139,6 +136,13 @@ class Collector:
         )
         while len(self.memory.open) > MOST_OPEN:
             self.memory.open.pop(next(iter(self.memory.open)))
+
+    def lose(self, job: str, at: float) -> None:
+        """End its run, if there is one, whose end was not heard: nobody knows how it ended, so nobody is blamed."""
+        run = self.memory.open.pop(job, None)
+        if run is not None:
+            run.end, run.state = max(run.start, at), "requeued"
+            self._write(run)
 
     def place(self, job: str, nodes: str) -> None:
         """Where a run is whose event did not say it."""

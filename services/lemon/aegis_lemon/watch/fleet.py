@@ -1,4 +1,5 @@
-"""What is stored about nodes: registrations (FLEET), taints, tests and risks (NODES), their results, links and our own last verdicts (EVENTS).
+"""What is stored about nodes: registrations (FLEET), taints, tests and risks (NODES), their results, links and our own last verdicts (EVENTS, and
+KEPT, where they outlive it).
 
 Read anew in each round, by level. What cannot be read is left out and said. Reads only.
 """
@@ -32,6 +33,8 @@ class Fleet:
     risks: dict[str, Risk] = field(default_factory=dict)
     results: dict[str, DeepTestDone] = field(default_factory=dict)
     verdicts: dict[str, Verdict] = field(default_factory=dict)
+    kept: dict[str, Verdict] = field(default_factory=dict)
+    """Of our own verdicts those in KEPT; in `verdicts` is the younger one."""
     links: dict[str, Verdict] = field(default_factory=dict)
     seqs: dict[str, int] = field(default_factory=dict)
     """Subject -> sequence of its last message in NODES."""
@@ -55,6 +58,10 @@ async def read(bus: Bus) -> Fleet:
     _take(found.results, DeepTestDone, [item for item in events if item.subject.endswith(".event.test")], dated=True)
     _take(found.verdicts, Verdict, [item for item in events if item.subject.startswith(f"aegis.verdict.{SERVICE}.")], at=4)
     _take(found.links, Verdict, [item for item in events if item.subject.startswith("aegis.verdict.netmon.")], at=4)
+    _take(found.kept, Verdict, await bus.get_many("KEPT", [subjects.kept(SERVICE, "*")], timeout=30.0), at=3)
+    for name, verdict in found.kept.items():
+        if name not in found.verdicts or verdict.at > found.verdicts[name].at:
+            found.verdicts[name] = verdict
     return found
 
 

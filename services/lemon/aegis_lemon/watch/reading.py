@@ -32,16 +32,21 @@ HEARD = (
 )
 AT_ONCE = 500
 MAX_LETTER = 8192
+MOST_LOOKS = 64
+"""Jobs whose heads are read in one round."""
+LATE = 600.0
+"""Seconds after which the event of an end that is not there will not come."""
 LOOK = 0.5
 """Seconds between two looks at whether anything is still to come, while nothing comes."""
 
 
 class Reading:
-    """`run` until cancelled. `seq`: the last message taken; `ready` once all that was there at the start has been read."""
+    """`run` until cancelled. `seq`: the last message taken; `ready` once all that was there has been read, `at_end` while nothing is to come."""
 
     def __init__(self, bus: Bus, collector: Collector, seq: int) -> None:
         self._bus, self.collector = bus, collector
-        self.seq, self.ready = seq, False
+        self.seq, self.ready, self.at_end = seq, False, False
+        self._turn = 0
         self.news = asyncio.Event()
 
     async def run(self) -> None:
@@ -56,13 +61,15 @@ class Reading:
                 reading = asyncio.ensure_future(reader.read(AT_ONCE, 0.02))
                 try:
                     while not (await asyncio.wait({reading}, timeout=LOOK))[0]:
-                        self.ready = self.ready or (reader.at_end and reader.next_seq == before)
+                        self.at_end = reader.at_end and reader.next_seq == before
+                        self.ready = self.ready or self.at_end
                 finally:
                     if not reading.done():
                         reading.cancel()
                 for item in reading.result():
                     self._one(item)
-                self.ready = self.ready or reader.at_end
+                self.at_end = reader.at_end
+                self.ready = self.ready or self.at_end
                 self.news.set()
                 await asyncio.sleep(0)
 
@@ -110,20 +117,38 @@ class Reading:
         letter = DeadLetter(STREAM, item.seq, item.subject, reason[:300], item.data[:MAX_LETTER], item.time_ms)
         self._bus.core(subjects.dlq(SERVICE, STREAM, "other"), encode(letter))
 
-    async def place(self) -> None:
-        """Look up where runs are whose event did not say it (an owner that died between the commit and the event). BusError."""
-        for job in self.collector.unplaced:
-            stored = await self._bus.get("CTL", subjects.job_state(job))
-            if stored is None or stored.marker:
-                continue
-            try:
-                head = decode_head(job, stored.data)
+    async def look(self, now: float) -> None:
+        """Where runs are whose event did not say it (an owner that died between the commit and the event), and whether the jobs of runs still go on.
+
+        A bounded number each time, in turn. BusError.
+        """
+        jobs = list(self.collector.memory.open)
+        self._turn = self._turn % len(jobs) if jobs else 0
+        turn = jobs[self._turn : self._turn + MOST_LOOKS]
+        self._turn += len(turn)
+        for job in dict.fromkeys([*self.collector.unplaced[:MOST_LOOKS], *turn]):
+            await self._look(job, now)
+
+    async def _look(self, job: str, now: float) -> None:
+        stored = await self._bus.get("CTL", subjects.job_state(job))
+        run = self.collector.memory.open.get(job)
+        if run is None:
+            return
+        if stored is None or stored.marker:
+            if self.at_end and now - run.start > LATE:
+                self.collector.lose(job, stored.time_ms / 1000 if stored is not None else now)
+            return
+        try:
+            head = decode_head(job, stored.data)
+            if head.phase.terminal:
+                if self.at_end and now - stored.time_ms / 1000 > LATE:
+                    self.collector.lose(job, stored.time_ms / 1000)
+            elif not run.nodes:
                 nodes: set[str] = set()
                 for k in range(shards.count(head.workerNum)):
                     pods = decode_shard(head, k, await self._bus.get("CTL", subjects.job_pods(job, k)))
                     nodes |= {pod.node for pod in pods if pod.node}
-            except Unreadable as error:
-                log.warning("%s", error)
-                continue
-            if nodes and not head.phase.terminal:
-                self.collector.place(job, fold(nodes))
+                if nodes:
+                    self.collector.place(job, fold(nodes))
+        except Unreadable as error:
+            log.warning("%s", error)

@@ -1,6 +1,6 @@
 """Round after round: the history as it is, a ranking of all nodes, what follows from it; told first, done after.
 
-Every replica keeps the history. The one that holds the lease decides: writes `aegis.verdict.lemon.node.<n>` (EVENTS),
+Every replica keeps the history. The one that holds the lease decides: writes `aegis.verdict.lemon.node.<n>` (EVENTS), `aegis.kept.lemon.<n>` (KEPT),
 `aegis.node.<n>.{risk,taint,test}` (NODES, taints and tests by compare-and-set) and tickets.
 """
 
@@ -139,7 +139,7 @@ class Rounds:
         """BusError, OSError: what was not done is done in the next one."""
         metrics.ACTIVE.set(self.ready())
         seen = await fleet.read(self._bus)
-        await self._reading.place()
+        await self._reading.look(now)
         for taint in seen.taints.values():
             self._collector.see_taint(taint, now)
         for name, spec in seen.specs.items():
@@ -209,12 +209,24 @@ class Rounds:
             log.info("%s", verdict.sentence)
             self.picture.fleet.verdicts[known.node] = verdict
             book.known[known.node] = replace(known, verdict=verdict)
+        await self._remember()
         for known in book.known.values():
             await self._do(known, now)
         if self._slurm is not None and self.policy.mode == "act":
-            out = {name: cases.reason(one.verdict) for name, one in book.known.items() if one.verdict is not None and one.state in cases.OUT}
-            await asyncio.to_thread(self._slurm.apply, out)
+            told = {name: one.verdict for name, one in book.known.items() if one.verdict is not None}
+            out = {name: cases.reason(verdict) for name, verdict in told.items() if verdict.state in cases.OUT}
+            back = {name for name, verdict in told.items() if verdict.state in cases.BACK}
+            await asyncio.to_thread(self._slurm.apply, out, back)
         await self._risks(now)
+
+    async def _remember(self) -> None:
+        """In KEPT each case as it stands: a node may wait for its repair longer than EVENTS remembers."""
+        seen = self.picture.fleet
+        for name, verdict in seen.verdicts.items():
+            wish = cases.kept(verdict)
+            if seen.kept.get(name, wish if wish.state == "clear" else None) != wish:
+                await self._bus.publish(subjects.kept(SERVICE, name), encode(wish))
+                seen.kept[name] = wish
 
     async def _do(self, known: Known, now: int) -> None:
         wish = cases.wanted(known, self.policy, now)

@@ -10,7 +10,7 @@ import logging
 import os
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 
 from aegis_lemon.history import HistoryError
@@ -65,8 +65,8 @@ class SlurmSide:
         """What can be read, of the last time it could."""
         return (self.folder,) if any((self.folder / f"{table}.csv").exists() for table in ("jobs", "events")) else ()
 
-    def apply(self, out: Mapping[str, str]) -> None:
-        """Make Slurm's nodes equal to that: `out` are those to be drained, with why; ours that are not among them are resumed."""
+    def apply(self, out: Mapping[str, str], back: Set[str]) -> None:
+        """Make Slurm's nodes equal to that: `out` are those to be drained, with why; of our drains those in `back` are lifted, no others."""
         text = run("sinfo", "-h", "-N", "-o", "%N|%T|%E")
         seen: dict[str, tuple[str, str]] = {}
         for line in (text or "").splitlines():
@@ -77,7 +77,7 @@ class SlurmSide:
             if node in out and not drained:
                 log.info("Slurm: %s is drained: %s", node, out[node])
                 run("scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={MARK}: {out[node]}"[:200])
-            elif node not in out and drained and reason.startswith(MARK):
+            elif node in back and drained and reason.startswith(MARK):
                 log.info("Slurm: %s is resumed", node)
                 run("scontrol", "update", f"NodeName={node}", "State=RESUME")
 
