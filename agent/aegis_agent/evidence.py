@@ -31,7 +31,7 @@ from aegis_agent import blobs, ras
 from aegis_agent.companions import Companion
 from aegis_agent.handover import now_ms
 from aegis_agent.looking import output_of
-from aegis_agent.procs import Proc, descendants, processes, variable
+from aegis_agent.procs import Proc, descendants, holds_connection, processes, variable
 from aegis_agent.stacks import Stack, grouped, read
 
 if TYPE_CHECKING:
@@ -159,11 +159,20 @@ class Evidence(Companion):
         if self.worker.exec.index >= ASKERS:
             return
         began = time.monotonic()
-        first = await ras.look(*ras.address(text))
-        if not first:
+        host, port = ras.address(text)
+
+        def ours(local: int, remote: int) -> bool:
+            return holds_connection((*run.pids, *descendants(processes(), run.pids)), local, remote)
+
+        try:
+            first = await ras.look(host, port, ours)
+            if not first:
+                return
+            await asyncio.sleep(BETWEEN)
+            second = await ras.look(host, port, ours)
+        except ras.Foreign:
+            self.worker.exec.say(f"NCCL RAS was not asked: {host}:{port} is held by a process that is not of this run ({ras.ADDRESS_VARIABLE} tells)")
             return
-        await asyncio.sleep(BETWEEN)
-        second = await ras.look(*ras.address(text))
         body = RasLooks(now_ms(), round(time.monotonic() - began, 1), tuple(filter(None, (first, second))))
         await self._send("ras", encode(body), run.plan.incarnation)
         self.worker.exec.say("NCCL RAS was asked what it sees")

@@ -8,7 +8,7 @@ does, or if it descends from the agent that runs the scope.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 VARIABLE = "AEGIS_SCOPE"
@@ -137,3 +137,30 @@ def members(prefix: str, *, whole: bool = False, roots: Iterable[int] = (), spar
     carrying = {pid for pid in procs if pid not in found and pid not in spared and carries(pid, prefix, whole=whole)}
     found |= carrying | _below(children, carrying)
     return {pid: procs[pid] for pid in found - spared}
+
+
+def holds_connection(pids: Iterable[int], local: int, remote: int) -> bool:
+    """Whether one of `pids` has the end of a TCP connection on this machine that has these ports. False for what may not be looked into."""
+    ends = (f":{local:04X}", f":{remote:04X}")
+    wanted = set()
+    for table in ("tcp", "tcp6"):
+        try:
+            with open(f"/proc/self/net/{table}") as rows:
+                found = (row.split() for row in rows)
+                wanted |= {f"socket:[{row[9]}]" for row in found if row[1].endswith(ends[0]) and row[2].endswith(ends[1]) and row[9] != "0"}
+        except OSError:
+            continue
+    return any(link in wanted for pid in pids for link in _links(pid))
+
+
+def _links(pid: int) -> Iterator[str]:
+    """What the descriptors of a process are."""
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return
+    for name in names:
+        try:
+            yield os.readlink(f"/proc/{pid}/fd/{name}")
+        except OSError:
+            continue

@@ -1,12 +1,14 @@
 """NCCL's RAS port of the processes here (NCCL 2.24 and newer): what it knows of the whole job, JSON where it can (2.28), else text.
 
 The protocol is that of NVIDIA's client: lines `CLIENT PROTOCOL 2`, `TIMEOUT s`, `SET FORMAT json`, each answered by one line, and `VERBOSE STATUS`;
-then comes the report until the end of the connection. The port is of one process here: the first one that took it.
+then comes the report until the end of the connection. The port is one for all jobs of a machine, of whichever process came first: so it is seen first
+who holds the other end of the connection.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 ADDRESS_VARIABLE = "NCCL_RAS_ADDR"
 ADDRESS = ("localhost", 28028)
@@ -18,6 +20,14 @@ DEADLINE = 2.0 * PATIENCE + 5.0
 MOST_BYTES = 16 << 20
 
 
+Ours = Callable[[int, int], bool]
+"""Whether a process of the run has the end of a connection with these ports: (its own, ours). Blocking."""
+
+
+class Foreign(Exception):
+    """Who listens there is no process of the run that can be looked into."""
+
+
 def address(text: str) -> tuple[str, int]:
     """Of NCCL_RAS_ADDR (`host:port`, `[v6]:port`, a port alone is not allowed by NCCL either); the default when it says nothing usable."""
     host, _, port = text.rpartition(":")
@@ -26,16 +36,22 @@ def address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-async def look(host: str, port: int) -> str:
-    """The report, "" where nobody listens or does not answer as RAS does. Raises nothing."""
+async def look(host: str, port: int, ours: Ours) -> str:
+    """The report, "" where nobody listens or does not answer as RAS does. Raises Foreign alone."""
     try:
         async with asyncio.timeout(DEADLINE):
-            return await _ask(host, port, as_json=True) or await _ask(host, port, as_json=False)
-    except (OSError, TimeoutError, ValueError):
-        return ""
+            for as_json in (True, False):
+                try:
+                    if text := await _ask(host, port, ours, as_json=as_json):
+                        return text
+                except (OSError, ValueError):  # a word it does not know may end the connection too
+                    continue
+    except TimeoutError:
+        pass
+    return ""
 
 
-async def _ask(host: str, port: int, *, as_json: bool) -> str:
+async def _ask(host: str, port: int, ours: Ours, *, as_json: bool) -> str:
     """ "" when this format is not known there: older ones have text alone, and then end the connection or say so."""
     reader, writer = await asyncio.open_connection(host, port)
     try:
@@ -47,6 +63,8 @@ async def _ask(host: str, port: int, *, as_json: bool) -> str:
             writer.write(f"{word}\n".encode())
             if not (await reader.readline()).upper().startswith(wanted):
                 return ""
+            if word.startswith("CLIENT") and not await asyncio.to_thread(ours, port, writer.get_extra_info("sockname")[1]):
+                raise Foreign
         writer.write(b"VERBOSE STATUS\n")
         found = bytearray()
         while len(found) < MOST_BYTES and (data := await reader.read(65_536)):

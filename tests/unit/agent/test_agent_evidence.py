@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 from aegis_agent import evidence, ras
 from aegis_agent.evidence import Looked, compared, rank_of
-from aegis_agent.procs import processes
+from aegis_agent.procs import holds_connection, processes
 from aegis_agent.stacks import Stack
 from aegis_bus.natsserver import NatsServer
 from aegis_lognexus.dumps import collect
@@ -22,74 +22,39 @@ from aegis_parsers.ib.ncclras import communicators
 from aegis_proto.phases import OrderPhase
 from aegis_proto.streams import stream_configs
 from agent_scripted_master import JOB, Agent, ScriptedMaster, task_of
-
-TEXT = """Group     Comms      Nodes     Ranks     Ranks     Ranks   Status  Errors
-    #  in group   per comm  per node  per comm  in group
-    0         1          1         2         2         2  RUNNING  MISMATCH
-#0-0 (78db921d1c117b4a) MISMATCH
-  1 ranks have launched up to operation 64
-  Rank 1 has launched up to operation 60 -- GPU 1 managed by process 42 on node n1
-"""
-JSON = (
-    '{"communicators": [{"hash": "0x1", "size": 2, "missing_ranks": [], "ranks": ['
-    '{"rank": 0, "collective_counts": {"AllReduce": 64}}, {"rank": 1, "collective_counts": {"AllReduce": 60}}]}]}'
-)
+from ras_double import TEXT, Double
 
 
-class Double:
-    """The server's half of RAS: lines in any case, the report after STATUS, then the end. `json` False: NCCL before 2.28."""
-
-    def __init__(self, *, json: bool = True) -> None:
-        self._json = json
-        self.asked: list[str] = []
-        self.port = 0
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        as_json = False
-        while line := (await reader.readline()).decode().strip().upper():
-            self.asked.append(line)
-            if line.startswith("CLIENT PROTOCOL "):
-                writer.write(b"SERVER PROTOCOL 2\n")
-            elif line.startswith("TIMEOUT "):
-                writer.write(b"OK\n")
-            elif line.startswith("SET FORMAT "):
-                as_json = self._json
-                writer.write(b"OK\n" if self._json else b"ERROR: Unknown command\n")
-            elif line in ("STATUS", "VERBOSE STATUS"):
-                writer.write((JSON if as_json else TEXT).encode())
-                break
-        writer.close()
-
-
-@pytest_asyncio.fixture
-async def old() -> AsyncIterator[Double]:
-    async with serving(Double(json=False)) as double:
-        yield double
-
-
-class serving:
-    def __init__(self, double: Double) -> None:
-        self._double = double
-
-    async def __aenter__(self) -> Double:
-        self._server = await asyncio.start_server(self._double.serve, "127.0.0.1", 0)
-        self._double.port = self._server.sockets[0].getsockname()[1]
-        return self._double
-
-    async def __aexit__(self, *error: object) -> None:
-        self._server.close()
+def ours(local: int, remote: int) -> bool:
+    """Both ends of the connections of these tests are in this process."""
+    return holds_connection([os.getpid()], local, remote)
 
 
 def behind(text: str) -> dict[int, tuple[int, int]]:
     return {rank: (late.launched, late.others) for comm in communicators(text) for rank, late in comm.behind.items()}
 
 
-async def test_ras_is_asked_as_nvidias_client_asks_and_an_old_one_answers_in_text(old: Double) -> None:
-    async with serving(Double()) as new:
-        assert behind(await ras.look("127.0.0.1", new.port)) == {1: (60, 64)}
+async def test_ras_is_asked_as_nvidias_client_asks_and_an_old_one_answers_in_text() -> None:
+    async with Double() as new:
+        assert behind(await ras.look("127.0.0.1", new.port, ours)) == {1: (60, 64)}
         assert new.asked == ["CLIENT PROTOCOL 2", "TIMEOUT 5", "SET FORMAT JSON", "VERBOSE STATUS"]
-    text = await ras.look("127.0.0.1", old.port)
-    assert text == TEXT and behind(text) == {1: (60, 64)}
+    for older in (Double(json=False), Double(resets=True)):
+        async with older:
+            text = await ras.look("127.0.0.1", older.port, ours)
+            assert text == TEXT and behind(text) == {1: (60, 64)}
+
+
+async def test_ras_of_a_process_that_is_not_of_the_run_is_not_asked() -> None:
+    """The port is one for all jobs of a machine."""
+    stranger = subprocess.Popen(["sleep", "600"])  # noqa: ASYNC220
+    try:
+        async with Double() as another:
+            with pytest.raises(ras.Foreign):
+                await ras.look("127.0.0.1", another.port, lambda local, remote: holds_connection([stranger.pid, -1], local, remote))
+            assert another.asked == ["CLIENT PROTOCOL 2"]
+    finally:
+        stranger.kill()
+        stranger.wait(30)
 
 
 async def test_a_port_that_is_silent_closed_or_talks_of_something_else_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,9 +70,9 @@ async def test_a_port_that_is_silent_closed_or_talks_of_something_else_says_noth
 
     for serve in (other, silent):
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        assert await ras.look("127.0.0.1", server.sockets[0].getsockname()[1]) == ""
+        assert await ras.look("127.0.0.1", server.sockets[0].getsockname()[1], ours) == ""
         server.close()
-    assert await ras.look("127.0.0.1", 1) == ""
+    assert await ras.look("127.0.0.1", 1, ours) == ""
     found = {"": ras.ADDRESS, "host:7": ("host", 7), "[::1]:9": ("::1", 9), "host:99999": ras.ADDRESS, "7": ras.ADDRESS}
     assert {text: ras.address(text) for text in found} == found
 
@@ -133,6 +98,9 @@ def load():
 def all_reduce():
     time.sleep(600)
 import os
+if os.environ["RANK"] == "0":
+    import threading, ras_double
+    threading.Thread(target=ras_double.serve, args=(int(os.environ["NCCL_RAS_ADDR"].rpartition(":")[2]),), daemon=True).start()
 print("at it", flush=True)
 load() if os.environ["RANK"] == "1" else all_reduce()
 """
@@ -146,9 +114,11 @@ async def test_a_mark_brings_two_looks_at_stacks_and_ras_to_the_store_and_they_n
     await master.bus.js_api("STREAM.CREATE.BLOBS", blobs)
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
-    async with serving(Double()) as double:
+    with socket.socket() as held:  # the port is rank 0's, as NCCL's would be
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.bind(("127.0.0.1", 0))
         task = task_of(server, sys.executable, str(script), nprocPerNode=2)
-        environ = {"NCCL_RAS_ADDR": f"127.0.0.1:{double.port}", "PYTHONPATH": os.pathsep.join(sys.path)}
+        environ = {"NCCL_RAS_ADDR": f"127.0.0.1:{held.getsockname()[1]}", "PYTHONPATH": os.pathsep.join(sys.path)}
         agents.append(agent := Agent(tmp_path, task, environ, patch="from aegis_agent import evidence; evidence.BETWEEN = 1.0"))
         await master.report("pending")
         await master.order(OrderPhase.COMMAND, masterAddr="127.0.0.1", masterPort=29512)
