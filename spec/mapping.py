@@ -12,7 +12,7 @@ from itertools import combinations, permutations
 from typing import Any
 
 import msgspec
-from aegis_master import events, trace
+from aegis_master import events, reports, trace
 from aegis_master.draft import counts_of, tally_of
 from aegis_master.pairs import PREFIX
 from aegis_master.rounds import FINDINGS, Finding
@@ -20,6 +20,7 @@ from aegis_proto.messages import CheckResult
 from aegis_proto.phases import FailedReason, LostReason, Mode, OrderPhase, Phase
 from aegis_proto.state import Deadline, Head, JobSpec, JobState, Order, Pod
 from msgspec.structs import replace
+from stale import stale
 
 Value = str | int | bool | tuple[str | int | bool, ...]
 State = tuple[tuple[str, Value], ...]
@@ -221,7 +222,8 @@ def _boot(pod: Pod) -> str:
 def events_of(state: JobState, features: frozenset[str]) -> Iterator[tuple[str, events.Event]]:
     """Every event of the model that is worth trying here, enabled or not: what the code drops must be no edge of the model either."""
     for name, event in _tried(state, features):
-        yield "PlainExit" if state.head.mode is Mode.PLAIN and isinstance(event, PLAIN_END) else name, event
+        ends = name != SILENT and state.head.mode is Mode.PLAIN and isinstance(event, PLAIN_END)
+        yield "PlainExit" if ends else name, event
 
 
 def _tried(state: JobState, features: frozenset[str]) -> Iterator[tuple[str, events.Event]]:
@@ -236,6 +238,7 @@ def _tried(state: JobState, features: frozenset[str]) -> Iterator[tuple[str, eve
             yield "Checked", events.Finished(*answer)
             if "check" in features:
                 yield "Checked", events.Finished(*answer, results=(CheckResult("gpu", False),))
+                yield "Checked", events.Finished(*answer, tree_gone=False)
                 yield "Checked", events.Finished(*answer, results=(CheckResult("performance", False),))
                 yield "Undiagnosed", events.Errored(*answer, reason=LostReason.GPU_LOST)
             if "levels" in features:
@@ -253,6 +256,7 @@ def _tried(state: JobState, features: frozenset[str]) -> Iterator[tuple[str, eve
                 yield "Failing", events.Errored(*answer, reason=LostReason.GPU_LOST)
             if "port" in features:
                 yield "PortTaken", events.Errored(*answer, reason=LostReason.PORT)
+                yield "Failing", events.Errored(*answer, reason=LostReason.PORT, ran_for=reports.PORT_SECONDS + 1)
             if "command" in features:
                 yield "NotStarted", events.Errored(*answer, reason=LostReason.ERROR, exit_code=127)
         if "move" in features and head.phase in (Phase.RESTARTING, Phase.TROUBLESHOOTING) and head.runSeqNum:
@@ -303,12 +307,15 @@ def _tried(state: JobState, features: frozenset[str]) -> Iterator[tuple[str, eve
         yield SILENT, events.Progressed(head.incarnation, 5)
         yield SILENT, events.GapFound()
         yield SILENT, events.SettingChanged(9)
+        for event in stale(state):
+            yield SILENT, event
     yield "Checkpoint", events.Checkpointed(head.incarnation, 1)
     if head.deadline is not None:
         name = {"placing": "PlacingDeadline", "round": "RoundDeadline", "hang": "HangDeadline", "pending": "PendingDeadline"}[head.deadline.kind]
         yield name, events.DeadlinePassed(head.deadline.kind, head.deadline.seqNum, head.deadline.incarnation)
     asked: list[tuple[str, str, events.Event]] = [
         ("stop", "Stop", events.StopAsked()),
+        ("stop", "Stop", events.StopAsked(no_progress=True)),
         ("suspend", "Suspend", events.SuspendAsked()),
         ("suspend", "Resume", events.ResumeAsked()),
         ("restart", "Restart", events.RestartAsked()),

@@ -90,6 +90,10 @@ PASSED = 'Edge(B, {}, Trigger.PASSED, Counting.ALIGN, "all PASS")'
 READY = '    Edge(X, T, Trigger.READY, Counting.NONE, "every place filled, bootcheck passed before (a new pod runs its bootcheck in it)"),\n'
 
 
+PRESENT = '    if not pod.present or event.boot != pod.boot:\n        return "boot"\n'
+ROUND = '    if not head.roundSeqNum <= event.seq_num <= head.seqNum:\n        return "round"\n'
+DATED = "        and 0 < at <= head.stopOrderAt\n"
+
 HALF = "half = max(2, draft.head.workerNum // 2 + 1)"
 
 
@@ -99,6 +103,14 @@ HALF = "half = max(2, draft.head.workerNum // 2 + 1)"
         pytest.param("base2", "transitions.py", LOST.format("UNCOUNTED"), LOST.format("NONE"), id="another count"),
         pytest.param("base2", "transitions.py", PASSED.format("R"), PASSED.format("T"), id="another target"),
         pytest.param("base2", "transitions.py", READY, "", id="no edge"),
+        pytest.param("base2", "reports.py", '    if event.attempt != pod.attempt:\n        return "attempt"\n', "", id="stale is taken: attempt"),
+        pytest.param("base2", "reports.py", PRESENT, PRESENT.replace("event.boot != pod.boot", "False"), id="stale is taken: boot"),
+        pytest.param(
+            "base2", "reports.py", '    if event.incarnation != head.incarnation:\n        return "incarnation"\n', "", id="stale is taken: run"
+        ),
+        pytest.param("base2", "reports.py", ROUND, "", id="stale is taken: round"),
+        pytest.param("base2", "reports.py", "event.boot == pod.boot != ", "pod.boot != ", id="stale is taken: a late word of another boot"),
+        pytest.param("base2", "counting.py", DATED, "        and 0 < at\n", id="stale is taken: said after the stop order"),
         # of two workers and of three, half of them and one more is two anyway
         pytest.param("base4", "rounds.py", HALF, HALF.replace(" + 1", ""), id="half is most"),
         pytest.param("advise2", "rounds.py", 'draft.spec.actions == "act"', 'draft.spec.actions != "observe"', id="advice is done"),
