@@ -69,6 +69,14 @@ def seeded(mutant: Mutant, text: str) -> str:
     return algorithm + begin + translation + end + properties
 
 
+def forgotten(mutant: Mutant) -> list[str]:
+    """The complaints that a configuration must cause from which these replacements take properties: of each by its name, and no other."""
+    gone = {name for old, new, _ in mutant.replacements for name in set(re.findall(r"\w+", old)) - set(re.findall(r"\w+", new))}
+    named = tla.properties_of((tla.HERE / f"{mutant.module}.tla").read_text())
+    sorts = (("invariant", "INVARIANTS"), ("property", "ACTIONS"))
+    return [f"{mutant.file} leaves out {sort} {name}" for sort, section in sorts for name in named[section] if name in gone]
+
+
 def narrowed(config_text: str, mutant: Mutant, liveness: bool, action: bool) -> str:
     """The constants of the configuration, with the named property alone."""
     kept = re.split(r"^(?:INVARIANTS?|PROPERT(?:Y|IES))\b", config_text, maxsplit=1, flags=re.M)[0]
@@ -102,7 +110,7 @@ def verdict(mutant: Mutant, texts: dict[str, str]) -> Verdict:
             path.write_text(text)
             changed = tla.read_config(path, texts)
         said = tla.incomplete([changed if c.name == changed.name else c for c in known], texts)
-        return Verdict(bool(said), said[0] if said else "nothing", time.monotonic() - start)
+        return Verdict(said == forgotten(mutant), said[0] if said else "nothing", time.monotonic() - start)
     module, faulty = mutant.module, Path(mutant.file).stem
     text = seeded(mutant, texts[faulty])
     if mutant.expect == "translation":
@@ -141,6 +149,8 @@ def main() -> int:
     parser.add_argument("--show", action="store_true", help="print the counterexamples")
     parser.add_argument("--processes", type=int, default=tla.PROCESSES, help="mutants to check side by side")
     options = parser.parse_args()
+    if unknown := set(options.only) - {mutant.name for mutant in load()}:
+        parser.error(f"no mutant {', '.join(sorted(unknown))} in {TABLE}")
     texts = tla.modules()
     bad = unaimed(load(), tla.configs())
     for complaint in bad:

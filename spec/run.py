@@ -37,6 +37,8 @@ def main() -> int:
     parser.add_argument("--report", type=Path, help="write the table as JSON")
     parser.add_argument("--list", action="store_true", help="check translations and configurations only; run no model")
     options = parser.parse_args()
+    if unknown := set(options.only) - {config.name for config in tla.configs()}:
+        parser.error(f"no configuration {', '.join(sorted(unknown))} in {tla.HERE}")
     texts = tla.modules()
     if options.translate:
         for name, text in texts.items():
