@@ -1,7 +1,7 @@
 """Which variable of `AegisPhase` is which field of the code, and which process is which event. The one table that ties model and machine.
 
 `model_state` maps a state of the code to the model's variables, every variable by one rule (which fields are in none: `left_out`); `events_of`
-lists, for a state of the code, every event that the model knows, under the name of its process. Reads `aegis_proto` and `aegis_master`; writes nothing.
+lists, for a state of the code, every event that the model knows, under the name of its process. Reads `aegis_proto` and `aegis_master`.
 """
 
 from __future__ import annotations

@@ -38,6 +38,8 @@ LONG = {"base3", "era2", "pairs3", "whole2"}
 """Graphs that take much longer than others; they are walked by `spec/conform.py --code` alone."""
 SMALL = 1000
 """States; graphs of so many are walked depth first too, all others by `spec/conform.py`."""
+SOME = 4000
+"""States; in graphs of more the silent events are tried by `spec/conform.py` alone. They have no edge: the graph is the same."""
 QUICK = sorted(set(STORED) - LONG)
 
 
@@ -45,6 +47,8 @@ QUICK = sorted(set(STORED) - LONG)
 def test_the_code_walks_the_graph_that_the_model_checker_found(name: str) -> None:
     taken: set[str] = set()
     text = (conform.CONFIGS / f"{name}.cfg").read_text()
+    if STORED[name]["states"] > SOME:
+        text = text.replace(', "silent"', "")
     assert asdict(graph.summary(conform.code_graph(text, taken))) == STORED[name]
     if STORED[name]["states"] <= SMALL:
         assert asdict(graph.summary(conform.code_graph(text, depth_first=True))) == STORED[name]
