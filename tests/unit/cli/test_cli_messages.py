@@ -364,6 +364,7 @@ def test_config_for_programs_has_values_of_their_types() -> None:
 def test_secrets_in_settings_are_shown_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AEGIS_NOTIFY_URLS", "slack://T0/B0/s3cret,mailto://me:s3cret@mail.corp")
     monkeypatch.setenv("AEGIS_LOGNEXUS_SINKS", "loki+http://me:s3cret@loki:3100")
+    monkeypatch.setenv("AEGIS_LEMON_WEBHOOK", "https://hooks.corp/T0/s3cret")
     for more in ((), ("-o", "json"), ("--origin",)):
         _, out, err = aegis("config", "show", *more)
         assert "s3cret" not in out + err and "slack://***" in out and "loki+http://***@loki:3100" in out

@@ -17,6 +17,8 @@ from aegis_lemon import api
 from aegis_lemon.detect import Thresholds
 from aegis_lemon.watch import reading, rounds
 from aegis_lemon.watch.collector import Collector, Run
+from aegis_lemon.watch.fleet import Fleet
+from aegis_lemon.watch.kept import Files
 from aegis_lemon.watch.reading import Reading
 from aegis_lemon.watch.rounds import How, Rounds, pause
 from aegis_netmon import intake
@@ -127,3 +129,27 @@ async def test_one_namespace_sees_nobody_elses_names_and_a_slow_stream_is_an_ans
     monkeypatch.setattr(asked, "node", slow)
     reply = await asked.answer(subject, encode(LemonQuery("n1")))
     assert isinstance(reply, ErrorReply) and reply.error.code == "E108"
+
+
+async def test_what_is_heard_while_the_history_is_written_is_remembered_with_the_next_sequence(tmp_path: Path) -> None:
+    collector = Collector()
+    collector.memory.open["j"] = Run("j", 0, 1.0, "n1")
+    heard: Any = SimpleNamespace(collector=collector, seq=7)
+    files = Files(tmp_path)
+    files.open("era")
+    write = files.add
+
+    def add(*what: Any) -> None:
+        collector.memory.open["late"] = Run("late", 0, 2.0, "n1")
+        heard.seq = 8
+        write(*what)
+
+    files.add = add  # type: ignore[method-assign]
+    nothing: Any = SimpleNamespace()
+    one = Rounds(nothing, heard, files, nothing, settings=LemonSettings(), mode="observe", slurm=None)
+    await one._keep(Fleet(), 3.0)
+    kept = Files(tmp_path).open("era")
+    assert (kept.seq, set(kept.known().open)) == (7, {"j"})
+    await one._keep(Fleet(), 3.0)
+    kept = Files(tmp_path).open("era")
+    assert (kept.seq, set(kept.known().open)) == (8, {"j", "late"})
