@@ -5,6 +5,7 @@ A child that hangs in a driver is killed and is a result; this process never tou
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import json
 import os
@@ -31,6 +32,8 @@ NOISE = re.compile(r"\[/[^\]]*\]\s*|This is typically caused by.*|Check the logs
 SIOCGIFADDR = 0x8915
 """ioctl: the IPv4 address of an interface (linux/sockios.h)."""
 MOST_TEXT = 300
+PR_SET_PDEATHSIG = 1
+"""linux/prctl.h; of the thread that forks, and this process forks in its first."""
 
 
 class Missed(Exception):
@@ -122,9 +125,10 @@ class Member:
     def host_store(self, dist: Any) -> int:
         """A child that serves the store of all tests; its port, 0 when none could be had. It ends with this process."""
         ours, theirs = socket.socketpair()
+        me = os.getpid()
         if os.fork() == 0:
             ours.close()
-            alone(self.sock)
+            alone(self.sock, me)
             try:
                 for port in self.told["ports"]:
                     try:
@@ -170,10 +174,11 @@ class Child:
         self.stage = "start"
         self.buffer = b""
         self.fd, out = os.pipe()
+        me = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self.fd)
-            alone(hub)
+            alone(hub, me)
             work(test, local, out)
         os.close(out)
 
@@ -202,8 +207,11 @@ class Child:
         return self.answer or {"ok": False, "text": f"no end at {self.stage}"}
 
 
-def alone(hub: socket.socket | None) -> None:
-    """A child speaks only through its own pipe."""
+def alone(hub: socket.socket | None, parent: int) -> None:
+    """A child speaks only through its own pipe, and ends with its parent: nobody else would end one that a driver holds."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
     if hub is not None:
         hub.close()
     null = os.open(os.devnull, os.O_RDWR)

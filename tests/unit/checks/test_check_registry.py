@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 from aegis_agent.checks import registry
 from aegis_agent.checks.registry import CHECKS, Check, Context, run_check, run_round
-from aegis_agent.procs import members, processes
+from aegis_agent.procs import live, members, processes
 from aegis_agent.reaper import Reaper
+from aegis_agent.scope import send
 from aegis_proto.messages import CheckResult
 from harness.waiting import until_sync
 
@@ -179,3 +181,17 @@ def test_checks_end_with_who_runs_them_however_that_ends(tmp_path: Path) -> None
         command.wait(30)
         for pid in members(scope):
             os.kill(pid, 9)
+
+
+def test_a_rank_of_a_meeting_ends_with_its_member_however_that_ends() -> None:
+    text = "import os, signal\nfrom aegis_agent.collective import member\nme = os.getpid()\npid = os.fork()\n"
+    text += "if pid == 0:\n    out = os.dup(1)\n    member.alone(None, me)\n    os.write(out, b'%d' % os.getpid())\nsignal.pause()\n"
+    with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        rank = live(os.read(parent.stdout.fileno(), 32).decode())
+        parent.kill()
+        assert rank is not None
+        try:
+            until_sync(lambda: (now := live(rank.pid)) is None or now.start != rank.start, 30, "the rank is gone")
+        finally:
+            send(rank, signal.SIGKILL)
