@@ -4,7 +4,9 @@
 (* batch that expects both as they were read.  A spare is a node that no place      *)
 (* needs yet: nothing else tells it apart, so a lost place takes whichever node is  *)
 (* free, and goes on waiting when none is.  A node with evidence against it is not  *)
-(* used again (errorNodes).  What matters of the master is                          *)
+(* used (errorNodes) until its exclusion ends, which may be at any time.  A fault   *)
+(* that only points at its node excludes nothing beyond the cap of such exclusions: *)
+(* here, only a process that dies.  What matters of the master is                   *)
 (* attempt + 1 at each loss, "gone" told when it is so, and a deadline for placing. *)
 EXTENDS Naturals, FiniteSets, TLC
 CONSTANTS Places, Nodes, Controllers, MaxFaults, Nobody, None
@@ -84,6 +86,9 @@ E: while TRUE do
               await faults < MaxFaults /\ ~ended /\ runs[n].att = attempt[runs[n].of];
               faults := faults + 1; attempt[runs[n].of] := attempt[runs[n].of] + 1; gone[runs[n].of] := FALSE;
             end with;
+     or     await ~ended; with n \in bad do                   \* the exclusion ends: after a day the node may be tried again
+              bad := bad \ {n};
+            end with;
      end either;
    end while;
 end process;
@@ -161,6 +166,10 @@ Env == /\ \/ /\ \E n \in {m \in Nodes : runs[m] # Free}:
                   /\ attempt' = [attempt EXCEPT ![runs[n].of] = attempt[runs[n].of] + 1]
                   /\ gone' = [gone EXCEPT ![runs[n].of] = FALSE]
              /\ bad' = bad
+          \/ /\ ~ended
+             /\ \E n \in bad:
+                  bad' = bad \ {n}
+             /\ UNCHANGED <<attempt, gone, faults>>
        /\ UNCHANGED << ended, place, slot, seq, runs, plan >>
 
 Next == Deadline \/ Env

@@ -1,6 +1,7 @@
 """Writes traces for `traces.py` into a folder: of the simulation (`--seeds N`), of the demo (`--demo`), of integration tests (`--tests NAME ...`).
 
-The simulated masters write into memory, the real ones themselves (AEGIS_MASTER_TRACE). Needs the checkout: `tests/` is on the path here.
+The simulated masters write into memory, the real ones themselves (AEGIS_MASTER_TRACE). Exit 1 when one of them
+told of no step. Needs the checkout: `tests/` is on the path here.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ import sys
 from pathlib import Path
 
 import msgspec
+import traces
 
 ROOT = Path(__file__).resolve().parents[1]
+ORIGINS = ("simulation", "demo", "integration")
+"""How names of traces begin."""
 
 
 def simulated(folder: Path, first: int, seeds: int) -> None:
@@ -30,6 +34,21 @@ def simulated(folder: Path, first: int, seeds: int) -> None:
 def real(folder: Path, name: str, argv: list[str]) -> int:
     """Run a command whose masters write their traces."""
     return subprocess.run(argv, env={**os.environ, "AEGIS_MASTER_TRACE": str(folder / f"{name}-%p.ndjson")}, cwd=ROOT, check=False).returncode
+
+
+def written(folder: Path, wanted: list[str]) -> list[str]:
+    """Complaints: each origin has told of steps. Prints what it told."""
+    complaints = []
+    for origin in ORIGINS:
+        reader = traces.Reader()
+        files = sorted(folder.glob(f"{origin}-*.ndjson"))
+        reader.read(files)
+        steps = sum(len(chain.steps) for chain in reader.chains)
+        if files or origin in wanted:
+            print(f"{origin}: {len(files)} traces, {len(reader.chains)} chains, {steps} steps")
+        if origin in wanted and not steps:
+            complaints.append(f"{origin}: no step is told")
+    return complaints
 
 
 def main() -> int:
@@ -48,8 +67,11 @@ def main() -> int:
     bad = real(folder, "demo", [sys.executable, "-m", "aegis_cli", "demo"]) if options.demo else 0
     if options.tests and not bad:
         bad = real(folder, "integration", [sys.executable, "-m", "pytest", "-q", "-m", "integration", *options.tests])
-    print(f"{len(list(folder.glob('*.ndjson')))} traces in {folder}")
-    return bad
+    wanted = [origin for origin, asked in zip(ORIGINS, (options.seeds, options.demo, options.tests), strict=True) if asked]
+    complaints = written(folder, wanted)
+    for complaint in complaints:
+        print(f"FAILED {complaint}", file=sys.stderr)
+    return bad or bool(complaints)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ SPEC = Path(__file__).resolve().parents[3] / "spec"
 sys.path.insert(0, str(SPEC))
 
 import mapping  # noqa: E402
+import record  # noqa: E402
 import tla  # noqa: E402
 import traces  # noqa: E402
 
@@ -244,6 +245,15 @@ def test_a_trace_holds_all_that_the_mapping_reads() -> None:
         state, _ = machine.step(state, event, mapping.later(state))
         told = json.loads(msgspec.json.encode(traces.trace.variables(state)))
         assert mapping.model_state(mapping.state_of(told)) == mapping.model_state(state)
+
+
+def test_who_was_asked_and_told_of_no_step_is_missed(tmp_path: Path, worked_example: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    worked_example.rename(tmp_path / "demo-1.ndjson")
+    lines = lines_of(tmp_path / "demo-1.ndjson")
+    (tmp_path / "integration-2.ndjson").write_text(json.dumps(lines[0]) + "\n")
+    assert record.written(tmp_path, ["demo"]) == []
+    assert record.written(tmp_path, ["simulation", "demo", "integration"]) == ["simulation: no step is told", "integration: no step is told"]
+    assert f"demo: 1 traces, 1 chains, {len(lines) - 1} steps" in capsys.readouterr().out
 
 
 @java
