@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 from aegis_proto import messages, subjects
 from aegis_proto.messages import Era, Fact
-from aegis_proto.phases import FactKind, Phase
+from aegis_proto.phases import FactKind, FailedReason, Phase
 from simulation import run, world
-from simulation.scenes import LOOK, fails, machine_of, phase_is, told, when, when_it_runs
+from simulation.scenes import LONGER, LOOK, fails, machine_of, phase_is, told, when, when_it_runs
+from simulation.training import PLAIN
 from simulation.world import Result, World
 
 Then = Callable[[World], None]
@@ -18,8 +19,8 @@ MOMENT = 0.002
 THREE: dict[str, object] = {"machines": 3}
 
 
-def fact(scene: World, kind: FactKind, pod: str = "job", attempt: int = 0, settings: dict[str, str] | None = None) -> None:
-    told_of = Fact(kind, scene.uid, attempt, at=scene.server.now_ms, who="ops", settings=settings or {})
+def fact(scene: World, kind: FactKind, pod: str = "job", attempt: int = 0, settings: dict[str, str] | None = None, *, step: int = -1) -> None:
+    told_of = Fact(kind, scene.uid, attempt, at=scene.server.now_ms, who="ops", settings=settings or {}, step=step)
     scene.server.handle(None, subjects.fact(scene.job, pod), messages.encode(told_of), None, "")
 
 
@@ -253,6 +254,23 @@ def cannot_be_started(scene: World) -> None:
     when_it_runs(scene, lambda: scene.trainings[0].children["w1"].end(127))
 
 
+def one_is_never_heard_and_fails(scene: World) -> None:
+    """All run without Aegis in the end; then the command of w1 ends with an error."""
+    one_is_never_heard(scene)
+
+    def plain() -> bool:
+        training = scene.trainings.get(PLAIN)
+        return training is not None and training.running_since >= 0
+
+    when(scene, plain, lambda: fails(scene, "w1"), after=1.0)
+
+
+def no_run_comes_further_than_the_checkpoint(scene: World) -> None:
+    when_it_runs(scene, lambda: fact(scene, FactKind.CHECKPOINT, step=1), after=1.0)
+    for incarnation in range(3):
+        when_it_runs(scene, lambda: fails(scene, "w1"), incarnation=incarnation)
+
+
 ROWS: dict[str, tuple[Then, dict[str, object]]] = {
     "RunCommand->Restarting error": (over_an_empty_place(lambda scene: fails(scene, "w1")), THREE),
     "RunCommand->Restarting port": (over_an_empty_place(port_is_taken), THREE),
@@ -294,6 +312,17 @@ EVENTS: dict[str, tuple[Then, dict[str, object]]] = {
 }
 
 
+ENDS: dict[FailedReason, tuple[Then, dict[str, object]]] = {
+    FailedReason.BUDGET: (lambda scene: when_it_runs(scene, lambda: fails(scene, "w1")), {"max_retry": 0}),
+    FailedReason.BOOT: ROWS["BootChecking->Failed boot"],
+    FailedReason.PLACING: ROWS["Restarting->Failed placing"],
+    FailedReason.STOPPED: ROWS["Troubleshooting->Failed stopped"],
+    FailedReason.COMMAND: ROWS["RunCommand->Failed command"],
+    FailedReason.EXITED: (one_is_never_heard_and_fails, {"start_wait": 6.0, "run_for": LONGER}),
+    FailedReason.PROGRESS: (no_run_comes_further_than_the_checkpoint, {"max_retry": 5}),
+}
+
+
 def played(play: Then, options: dict[str, object]) -> Result:
     result = world.run(1, True, told(play, **options))
     assert result.ok, run.tell(result)
@@ -310,3 +339,9 @@ def test_a_seldom_row_is_taken_and_everything_holds(row: str) -> None:
 def test_a_seldom_event_is_taken_and_everything_holds(event: str) -> None:
     result = played(*EVENTS[event])
     assert result.coverage.events[event], run.tell(result)
+
+
+@pytest.mark.parametrize("reason", FailedReason)
+def test_a_job_fails_for_each_reason_there_is(reason: FailedReason) -> None:
+    result = played(*ENDS[reason])
+    assert (result.phase, result.reason) == ("Failed", reason.value), run.tell(result)

@@ -37,12 +37,11 @@ def test_whatever_fails_every_job_ends_as_it_should(played: run.Summary) -> None
         pytest.fail(f"{len(played.bad)} of {played.seeds} seeds fail\n{run.tell(world.run(seed, story=True))}", pytrace=False)
 
 
-def test_every_fault_happens_and_every_end_is_reached(played: run.Summary) -> None:
+def test_every_fault_happens_and_jobs_end_well_and_badly(played: run.Summary) -> None:
     if played.seeds < SEEDS:
         pytest.skip("one seed is replayed")
     assert [name for name in WEIGHTS if played.coverage.faults[name] < RARE] == []
-    told = {f"Failed({row.split()[-1]})" for row in test_rows.ROWS if "->Failed" in row}
-    assert {"Succeed", "Failed(budget)", "Failed(boot)", "Failed(placing)", "Failed(stopped)", "Failed(command)"} <= set(played.ends) | told
+    # every other end is that of a scene in `test_rows`
     assert {"Succeed", "Failed(budget)", "Failed(stopped)"} <= set(played.ends)
 
 
