@@ -34,7 +34,7 @@ DIGESTS = json.loads(conform.DIGESTS.read_text())
 STORED = DIGESTS["graphs"]
 
 
-LONG = {"base3", "era2", "pairs3", "whole2"}
+LONG = {"base3", "era2", "pairs3", "phase3", "whole2"}
 """Graphs that take much longer than others; they are walked by `spec/conform.py --code` alone."""
 SMALL = 1000
 """States; graphs of so many are walked depth first too, all others by `spec/conform.py`."""
