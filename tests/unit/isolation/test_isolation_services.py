@@ -64,7 +64,7 @@ GETS = {
     "master": ["CTL", "LEASES", "NODES", "FLEET", "EVENTS", "STORY"],
     "jobcontroller": ["CTL", "NODES", "FLEET", "HELD"],
     "lognexus": ["LEASES", "EVENTS"],
-    "lemon": ["LEASES", "NODES", "FLEET", "EVENTS", "STORY"],
+    "lemon": ["LEASES", "NODES", "FLEET", "EVENTS"],
     "netmon": ["LEASES", "FLEET", "EVENTS", "KEPT"],
 }
 HEARS = {
