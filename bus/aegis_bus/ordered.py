@@ -12,7 +12,7 @@ import asyncio
 import logging
 import random
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +65,10 @@ def _delivery(reply: str) -> _Delivery | None:
     except ValueError:
         return None
     return _Delivery(tail[0], stream_seq, consumer_seq, stamp // 1_000_000, pending)
+
+
+LOOK = 0.5
+"""Seconds between two looks at whether anything is still to come, while nothing comes."""
 
 
 class OrderedReader:
@@ -130,6 +134,18 @@ class OrderedReader:
         except TimeoutError:
             pass
         return items
+
+    async def read_along(self, limit: int, wait: float, caught_up: Callable[[bool], None]) -> list[Stored | Gap]:
+        """As `read`; every LOOK seconds in which nothing comes `caught_up` is told whether the server said that nothing is to come."""
+        before = self.next_seq
+        reading = asyncio.ensure_future(self.read(limit, wait))
+        try:
+            while not (await asyncio.wait({reading}, timeout=LOOK))[0]:
+                caught_up(self.at_end and self.next_seq == before)
+        finally:
+            if not reading.done():
+                reading.cancel()
+        return reading.result()
 
     # --- one step: make sure a request waits at the server, then take one message ------------------------------------------------
 

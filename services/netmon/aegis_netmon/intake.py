@@ -28,8 +28,6 @@ ALL = "aegis.net.*.counter"
 AT_ONCE = 20
 """Polls taken before others may run: at 8 ports each some milliseconds."""
 MAX_LETTER = 8192
-LOOK = 0.5
-"""Seconds between two looks at whether anything is still to come, while nothing comes."""
 
 
 class Intake:
@@ -48,19 +46,14 @@ class Intake:
         self.ready = self.seq >= end
         async with OrderedReader(self._bus, STREAM, [ALL], start=self.seq + 1) as reader:
             while True:
-                before = reader.next_seq
-                reading = asyncio.ensure_future(reader.read(AT_ONCE, 0.02))
-                try:
-                    while not (await asyncio.wait({reading}, timeout=LOOK))[0]:
-                        self.ready = self.ready or (reader.at_end and reader.next_seq == before)
-                finally:
-                    if not reading.done():
-                        reading.cancel()
-                for item in reading.result():
+                for item in await reader.read_along(AT_ONCE, 0.02, self._caught_up):
                     self._one(item)
                 metrics.BEHIND.set(reader.pending)
-                self.ready = self.ready or reader.at_end
+                self._caught_up(reader.at_end)
                 await asyncio.sleep(0)
+
+    def _caught_up(self, at_end: bool) -> None:
+        self.ready = self.ready or at_end
 
     def _one(self, item: Stored | Gap) -> None:
         if isinstance(item, Gap):

@@ -11,17 +11,17 @@ from typing import Any
 
 import duckdb
 import pytest
+from aegis_bus import ordered
 from aegis_bus.errors import Unreachable
 from aegis_bus.settings import LemonSettings
 from aegis_lemon import api
 from aegis_lemon.detect import Thresholds
-from aegis_lemon.watch import reading, rounds
+from aegis_lemon.watch import rounds
 from aegis_lemon.watch.collector import Collector, Run
 from aegis_lemon.watch.fleet import Fleet
 from aegis_lemon.watch.kept import Files
 from aegis_lemon.watch.reading import Reading
 from aegis_lemon.watch.rounds import How, Rounds, pause
-from aegis_netmon import intake
 from aegis_netmon.intake import Intake
 from aegis_proto import subjects
 from aegis_proto.api import ErrorReply
@@ -67,8 +67,7 @@ async def test_silence_of_a_slow_bus_is_no_end_of_the_stream(monkeypatch: pytest
         return await real(tasks, timeout=timeout)
 
     real = asyncio.wait
-    for module in (reading, intake):
-        monkeypatch.setattr(module, "LOOK", 0.01)
+    monkeypatch.setattr(ordered, "LOOK", 0.01)
     monkeypatch.setattr(asyncio, "wait", wait)
     bus: Any = SlowBus(pending)
     reads: Reading | Intake = Reading(bus, Collector(), 0) if service == "lemon" else Intake(bus, lambda _: None)

@@ -36,8 +36,6 @@ MOST_LOOKS = 64
 """Jobs whose heads are read in one round."""
 LATE = 600.0
 """Seconds after which the event of an end that is not there will not come."""
-LOOK = 0.5
-"""Seconds between two looks at whether anything is still to come, while nothing comes."""
 
 
 class Reading:
@@ -57,21 +55,15 @@ class Reading:
         self.ready = self.seq >= end
         async with OrderedReader(self._bus, STREAM, list(HEARD), start=self.seq + 1) as reader:
             while True:
-                before = reader.next_seq
-                reading = asyncio.ensure_future(reader.read(AT_ONCE, 0.02))
-                try:
-                    while not (await asyncio.wait({reading}, timeout=LOOK))[0]:
-                        self.at_end = reader.at_end and reader.next_seq == before
-                        self.ready = self.ready or self.at_end
-                finally:
-                    if not reading.done():
-                        reading.cancel()
-                for item in reading.result():
+                for item in await reader.read_along(AT_ONCE, 0.02, self._caught_up):
                     self._one(item)
-                self.at_end = reader.at_end
-                self.ready = self.ready or self.at_end
+                self._caught_up(reader.at_end)
                 self.news.set()
                 await asyncio.sleep(0)
+
+    def _caught_up(self, at_end: bool) -> None:
+        self.at_end = at_end
+        self.ready = self.ready or at_end
 
     async def _end(self) -> int:
         while True:
