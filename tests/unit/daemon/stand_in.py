@@ -20,9 +20,22 @@ who = {"uid": task["uid"], "pod": task.get("pod", "w0"), "attempt": task.get("at
 if "STARTS" in env:
     with open(env["STARTS"], "a") as file:
         file.write(f"{who['uid']} {who['pod']} {who['attempt']} {os.getpid()}\n")
-signal.signal(signal.SIGTERM, signal.SIG_IGN if "DEAF" in env else lambda *_: child.terminate())
+child: subprocess.Popen[bytes] | None = None
+asked: list[int] = []
+
+
+def stop(number: int, _: object) -> None:
+    """Pass SIGTERM on. It may come while the child is being started: it lives before Popen returns."""
+    asked.append(number)
+    if child is not None:
+        child.terminate()
+
+
+signal.signal(signal.SIGTERM, signal.SIG_IGN if "DEAF" in env else stop)
 scope = f"{who['uid']}.{who['pod']}.{who['attempt']}.0"
 child = subprocess.Popen(spec["command"], env={**os.environ, **env, "AEGIS_SCOPE": scope}, start_new_session=True)
+if asked:
+    child.terminate()
 if env.get("PLAIN"):
     with open(os.path.join(task["stateDir"], "status.json"), "w") as file:
         json.dump({"pid": os.getpid(), "boot": "b", **who, "plain": True}, file)
