@@ -30,12 +30,20 @@ def read_ber(text: str | None) -> float | None:
 
 
 def line_rate_gbps(speed: str | None, width: str | None) -> float | None:
-    """ "IB-HDR" and "2x" -> 106.25; "400G" -> 425: Ethernet speeds are of the whole port."""
-    word = (speed or "").upper().replace("IB-", "").strip()
+    """ "IB-HDR" and "2x" -> 106.25; "400G" (also "400G_4X", "400GbE") -> 425: Ethernet speeds are of the whole port."""
+    word = (speed or "").upper().replace("IB-", "").strip().partition("_")[0].removesuffix("BE")
     if word in ETHERNET_GBPS:
         return ETHERNET_GBPS[word]
     lanes = re.match(r"(\d{1,2})x", (width or "").lower())
     return LANE_GBPS[word] * int(lanes[1]) if word in LANE_GBPS and lanes else None
+
+
+def last_bin(fec: str | None) -> int:
+    """How many symbols of a code word a Reed-Solomon code corrects, by its name: "RS-FEC - (544,514) + PLR" is (544 - 514) / 2 = 15, "(528,514)" and
+    "(272,257+1)" are 7. 15, that of HDR and above, where the name does not say."""
+    code = re.search(r"RS\D*\((\d{2,4}),\s*(\d{2,4})(?:\+(\d))?\)", (fec or "")[:80])
+    corrects = (int(code[1]) - int(code[2]) - int(code[3] or 0)) // 2 if code else 0
+    return corrects if 0 < corrects < 64 else 15
 
 
 def raw_ber(errors: int, minutes: float, gbps: float) -> float | None:

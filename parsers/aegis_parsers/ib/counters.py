@@ -55,9 +55,9 @@ def octets(words: int) -> int:
 
 
 def saturated(name: str, value: int) -> bool:
-    """Whether a classic counter stands at its cap."""
+    """Whether a classic counter stands at its cap. One above it is wider here than the classic field, and does not clamp there."""
     counter = known(name)
-    return counter is not None and counter.bits < 64 and value >= counter.cap
+    return counter is not None and counter.bits < 64 and value == counter.cap
 
 
 def note_saturation(draft: Draft, port: str, counters: dict[str, int]) -> list[str]:

@@ -1,7 +1,7 @@
 """The fabric as infiniband-diags list it: iblinkinfo (per node and -l), ibnetdiscover (topology and -p), dump_fts.
 
 A port that is down is listed and not judged: most ports of a switch have no cable, and only an expected set can tell. "Could be" is judged against
-the other links of the same listing: where all say it, that is how the fabric is built.
+the other links of the same listing and kind: where all say it, that is how the fabric is built.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ LINK = re.compile(
     + STATE
     + r'\s*(?:(?P<peer_guid>0x[0-9a-fA-F]+)\s+)?(?:(?P<peer_lid>\d+)\s+(?P<peer_port>\d+))?\s*\[[^\]]*\]\s*"(?P<peer>[^"]*)"\s*\((?P<note>.*)\)\s*$'
 )
+HOST = re.compile(r"\b(?:mlx\d_\w+|HCA-\d+|hfi1_\d+|ib\d+)\s*$")
 NODE = re.compile(r"^(?P<type>CA|Switch|Router):\s+(?:(?P<guid>0x[0-9a-fA-F]+)\s+)?(?P<name>.*?):?\s*$")
 
 
@@ -57,9 +58,12 @@ def read_iblinkinfo(draft: Draft, text: str) -> None:
 
 def judge_links(draft: Draft, links: list[Item]) -> None:
     up = [link for link in links if link["state"] == "Active"]
-    usual = Counter((str(link["width"]), str(link["speed"])) for link in up).most_common(1)
+    alike: dict[bool, Counter[tuple[str, str]]] = {}
     for link in up:
-        if link["could_be"] and (len(up) < 3 or (link["width"], link["speed"]) != usual[0][0]):
+        alike.setdefault(to_host(link), Counter())[str(link["width"]), str(link["speed"])] += 1
+    for link in up:
+        others = alike[to_host(link)]
+        if link["could_be"] and (others.total() < 3 or (link["width"], link["speed"]) != others.most_common(1)[0][0]):
             draft.finding(
                 "ib_link_degraded",
                 "warning",
@@ -69,6 +73,11 @@ def judge_links(draft: Draft, links: list[Item]) -> None:
     for link in links:
         if link["state"] in ("Initialize", "Initializing", "Armed"):
             draft.finding("ib_port_not_active", "warning", str(link["id"]), f"{link['name']} port {link['port']}: {link['state']}")
+
+
+def to_host(link: Item) -> bool:
+    """Whether an end is an adapter, by its type or its description ("node06 mlx5_0", "gpu-3 HCA-1"): links between switches are of another kind."""
+    return link["type"] == "CA" or any(HOST.search(str(link[end] or "")) for end in ("name", "peer"))
 
 
 PORT_LINE = re.compile(

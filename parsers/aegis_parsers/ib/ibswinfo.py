@@ -1,4 +1,4 @@
-"""ibswinfo: inventory, power supplies, temperature and fans of a switch."""
+"""ibswinfo: inventory, power supplies, temperature and fans of a switch, as its table (`key | value`) or as its vitals (`key : value`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from statistics import median
 
 from ..schema import Draft, Item, number
 
-FAN = re.compile(r"^fan#(?P<n>\d+) \(rpm\)$")
+FAN = re.compile(r"^fan#(?P<n>\d+)(?:\.speed)? \(rpm\)$")
+HEAD = re.compile(r"^\s*(?:Device|Current node description)\s*: *(?P<name>.*)$")
 PSU = re.compile(r"^PSU(?P<n>\d+) status$")
 FINE = ("ok", "", "n/a", "-")
 SLOW = 0.7
@@ -15,7 +16,7 @@ SLOW = 0.7
 
 
 def looks(text: str) -> bool:
-    return bool(re.search(r"^(?:fan#\d+ \(rpm\)|PSU\d+ status|firmware version|part number)\s*\|", text, re.M))
+    return bool(re.search(r"^(?:fan#\d+ \(rpm\)|PSU\d+ status|firmware version|part number)\s*\||^cur\.temp \(C\)\s*:", text, re.M))
 
 
 def read(draft: Draft, text: str) -> None:
@@ -24,9 +25,12 @@ def read(draft: Draft, text: str) -> None:
     psu = ""
     rows = 0
     for line in text.split("\n"):
-        left, bar, value = line.partition("|")
+        left, mark, value = line.partition("|") if "|" in line else line.partition(" : ")
         key, value = left.strip(), value.strip()
-        if not (bar and key):
+        if not rows and (head := HEAD.match(line)):
+            switch["name"] = head["name"].strip()
+            continue
+        if not (mark and key):
             if line.strip() and not re.match(r"^[=\-\s]+$", line):
                 if "name" in switch or rows:
                     draft.unread("line not understood", line)
@@ -35,9 +39,10 @@ def read(draft: Draft, text: str) -> None:
         rows += 1
         if found := FAN.match(key):
             rpm = number(value)
-            fans[int(found["n"][:6])] = float(rpm) if rpm is not None else 0.0
             if rpm is None:
                 draft.unread(f"fan {found['n']}", value)
+            else:
+                fans[int(found["n"][:6])] = float(rpm)
         elif found := PSU.match(key):
             psu = f"psu{found['n']}"
             if value.lower() not in FINE:
@@ -57,7 +62,8 @@ def read(draft: Draft, text: str) -> None:
         return
     if guid := switch.get("guid"):
         switch["id"] = guid
-    switch |= {"temperature_c": number(str(switch.get("temperature_c"))), "fans_rpm": {str(n): rpm for n, rpm in fans.items()}}
+    chip = switch.get("temperature_c", switch.get("cur_temp_c"))
+    switch |= {"temperature_c": number(str(chip)), "fans_rpm": {str(n): rpm for n, rpm in fans.items()}}
     for parity in (0, 1):
         side = {n: rpm for n, rpm in fans.items() if n % 2 == parity}
         usual = median(side.values()) if len(side) >= 3 else 0

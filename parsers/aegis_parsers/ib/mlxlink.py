@@ -11,16 +11,23 @@ from typing import Any
 
 from .. import jsontext
 from ..schema import Draft, Value, number
-from .ber import BAD, WATCH, line_rate_gbps, raw_ber, read_ber
+from .ber import BAD, WATCH, last_bin, line_rate_gbps, raw_ber, read_ber
 
 DEVICE = re.compile(r"^=+\s*(?P<device>[\w./:-]+)\s*=+$")
 COMMAND = re.compile(r"-d\s+(\S+)")
 FIELD = re.compile(r"^(?P<key>[A-Za-z][^:]{0,80}?)\s*:\s(?P<value>.*)$")
 TITLE = re.compile(r"^[A-Za-z][\w /()-]*$|^-+$")
 RANGE = re.compile(r"^(?P<values>-?[\d.]+(?:,-?[\d.]+)*)\s*\[(?P<low>-?[\d.]+)\.\.(?P<high>-?[\d.]+)\]")
+FAULTS = {
+    **dict.fromkeys(("Module FW Fault", "DataPath FW Fault", "Tx Fault [per lane]", "Tx Adaptive EQ Fault [per lane]"), "module_fault"),
+    **dict.fromkeys(("Rx LOS [per lane]", "Tx LOS [per lane]", "Rx CDR LOL [per lane]", "Tx CDR LOL [per lane]"), "module_signal_lost"),
+}
+"""Flags of the module: 1 is bad."""
+TOLD = ("State", "Physical state", "Effective Physical BER", "Symbol BER", "Raw Physical BER", "Raw Physical Errors Per Lane")
 FINE = re.compile(r"no issue|n/a|^$", re.IGNORECASE)
-LAST_BIN = 15
-"""Symbols per code word that RS(544,514) can still correct."""
+BIN = re.compile(r"Bin (\d{1,2})$")
+NEAR_LAST = 2 / 15
+"""Share of the bins before the last correctable one that are called close to it."""
 Body = dict[str, str]
 
 
@@ -42,7 +49,8 @@ def read(draft: Draft, text: str) -> None:
             read_document(draft, names[n] if n < len(names) else f"port{n}", document)
         return
     for device, body in devices(draft, text):
-        judge(draft, device, body, {})
+        bins: dict[str, Value] = {match[1]: number(value.split(" ")[-1]) for key, value in body.items() if (match := BIN.match(key))}
+        judge(draft, device, body, bins)
 
 
 def read_document(draft: Draft, id: str, document: Any) -> None:
@@ -55,9 +63,9 @@ def read_document(draft: Draft, id: str, document: Any) -> None:
         if path[:1] == ("status",) or path[:2] == ("result", "status"):
             if path[-1] == "code" and str(value) != "0":
                 draft.unread(f"{id}: mlxlink status", str(document.get("status")))
-        elif match := re.match(r"Bin (\d{1,2})$", next((part for part in path if part.startswith("Bin ")), "")):
-            if path[-1] == "1":
-                bins[match[1]] = number(str(value))
+        elif match := BIN.match(next((part for part in path if part.startswith("Bin ")), "")):
+            if path[-1] == "1" or path[-1].startswith("Bin "):
+                bins[match[1]] = number(str(value).split(" ")[-1])
         else:
             key = next((part for part in reversed(path) if part != "values" and not part.isdigit()), "")
             body[key] = f"{body[key]},{value}" if key in body else str(value)
@@ -86,7 +94,7 @@ def judge(draft: Draft, id: str, body: Body, bins: dict[str, Value]) -> None:
     rate = line_rate_gbps(body.get("Speed"), body.get("Width"))
     errors = sum(int(lane) for lane in lanes if lane is not None) if all(lane is not None for lane in lanes) else None
     effective, symbol = (read_ber(body.get(name)) for name in ("Effective Physical BER", "Symbol BER"))
-    worst_bin = max((int(n) for n, count in bins.items() if count), default=None)
+    worst_bin, last = max((int(n) for n, count in bins.items() if count), default=None), last_bin(body.get("FEC"))
     draft.item(
         id,
         "port",
@@ -106,7 +114,8 @@ def judge(draft: Draft, id: str, body: Body, bins: dict[str, Value]) -> None:
         minutes_since_clear=minutes,
         link_down=number(body.get("Link Down Counter")),
         fec_histogram=bins or None,
-        fec_margin=None if worst_bin is None else LAST_BIN - worst_bin,
+        fec_last_bin=last,
+        fec_margin=None if worst_bin is None else last - worst_bin,
         temperature_c=number(body.get("Temperature [C]")),
     )
     for name, ber in (("Effective Physical BER", effective), ("Symbol BER", symbol)):
@@ -120,8 +129,8 @@ def judge(draft: Draft, id: str, body: Body, bins: dict[str, Value]) -> None:
         draft.finding("ib_port_disabled", "info", id, told)
     elif state.lower() in ("polling", "down") or (state and "Polling" in body.get("Physical state", "")):
         draft.finding("ib_port_down", "warning", id, told)
-    if worst_bin is not None and worst_bin >= LAST_BIN - 2:
-        draft.finding("fec_margin_low", "warning", id, f"code words with {worst_bin} corrected symbols of {LAST_BIN}")
+    if worst_bin is not None and last - worst_bin <= NEAR_LAST * last:
+        draft.finding("fec_margin_low", "warning", id, f"code words with {worst_bin} corrected symbols of {last}")
     if not FINE.search(body.get("Recommendation", "")):
         draft.finding("mlxlink_recommendation", "warning", id, body["Recommendation"])
     for name, code in (
@@ -137,5 +146,8 @@ def judge(draft: Draft, id: str, body: Body, bins: dict[str, Value]) -> None:
             ]
             if out:
                 draft.finding(code, "warning", id, f"{name}: {body[name]}")
-    if not body:
-        draft.unread(f"{id}: nothing in it")
+    for name, code in FAULTS.items():
+        if "1" in re.split(r"[,\s]+", body.get(name, "")):
+            draft.finding(code, "warning", id, f"{name}: {body[name]}")
+    if not any(name in body for name in TOLD):
+        draft.unread(f"{id}: neither a state nor a counter in it")

@@ -12,22 +12,33 @@ LINE = re.compile(
 )
 CODES: dict[int, tuple[str, Severity]] = {
     110: ("ufm_symbol_errors", "warning"),
+    111: ("ufm_link_retrained", "warning"),
     112: ("ufm_link_downed", "warning"),
     113: ("ufm_rcv_errors", "warning"),
     115: ("ufm_switch_relay_errors", "info"),
     116: ("ufm_xmit_discards", "warning"),
+    119: ("ufm_link_integrity", "critical"),
+    120: ("ufm_buffer_overrun", "critical"),
     328: ("ufm_link_up", "info"),
     329: ("ufm_link_down", "warning"),
+    392: ("ufm_temperature", "warning"),
+    394: ("ufm_module_fault", "critical"),
     702: ("ufm_port_unhealthy", "critical"),
     917: ("ufm_symbol_ber", "warning"),
     918: ("ufm_symbol_ber", "critical"),
 }
+"""110 to 116 and 702 to 918 as public log readers use them; the rest by the vendor's list of events (general knowledge)."""
 TEXTS: tuple[tuple[re.Pattern[str], str, Severity], ...] = (
     (re.compile(r"considered by SM as unhealthy due to FLAPPING", re.I), "ufm_port_flapping", "critical"),
     (re.compile(r"considered by SM as unhealthy", re.I), "ufm_port_unhealthy", "critical"),
     (re.compile(r"Link went down", re.I), "ufm_link_down", "warning"),
+    (re.compile(r"\bfan\b.*\b(?:fault|fail|error|not working|below)", re.I), "ufm_fan", "warning"),
+    (re.compile(r"\btemperature\b.*\b(?:threshold|exceed|high|critical|over)", re.I), "ufm_temperature", "warning"),
 )
 GUID_PORT = re.compile(r"\)?(?P<guid>[0-9a-f]{16}):(?P<port>\d+)", re.I)
+PORT = re.compile(r"\bport (?P<port>\d{1,3})\b", re.I)
+DEVICE_PORT = re.compile(r"/ *(?P<port>\d{1,3}) *$")
+GUID = re.compile(r"^(?:0x)?[0-9a-f]{16}$", re.I)
 NAME = re.compile(r"Port (?P<name>\S+:\d[\d/]*)|Switch:(?P<switch>\S+?)\)")
 
 
@@ -46,6 +57,9 @@ def read(draft: Draft, text: str) -> None:
         body = match["text"] if match else line
         named = NAME.search(body)
         sides = [f"{m['guid']}:{m['port']}" for m in GUID_PORT.finditer(body)]
+        if match and not sides and GUID.match(match["guid"] or ""):
+            port = PORT.search(body) or DEVICE_PORT.search(match["device"] or "")
+            sides = [f"{match['guid'].lower().removeprefix('0x')}:{port['port']}"] if port else []
         where = (
             (sides[0] if sides else "")
             or (match["guid"] or match["device"] if match else "")

@@ -151,3 +151,83 @@ def test_a_counter_has_one_name_in_every_spelling() -> None:
         assert counter is not None
         assert counter.name == "symbol_error"
     assert not counters.saturated("port_xmit_data", 2**40)
+
+
+@pytest.mark.parametrize(
+    ("fec", "worst", "margin", "low"),
+    [
+        ("RS-FEC - (544,514) + PLR", 13, 2, True),
+        ("Standard_RS-FEC - (544,514)", 12, 3, False),
+        ("Standard RS-FEC - (528,514)", 5, 2, False),
+        ("Standard RS-FEC - RS(528,514)", 7, 0, True),
+        ("Standard LL RS-FEC - (272,257+1)", 7, 0, True),
+        ("N/A", 13, 2, True),
+    ],
+)
+def test_the_margin_is_that_of_the_code_that_the_link_has(fec: str, worst: int, margin: int, low: bool) -> None:
+    bins = "".join(f"Bin {n:<30}: [{n}:{n}]        {10**6 if n < worst else int(n == worst)} \n" for n in range(16))
+    head = f"Operational Info\nState : Active\nSpeed : IB-NDR\nWidth : 4x\nFEC : {fec}\n\n"
+    text = f"{head}Histogram of FEC Errors\n-----\nHeader : Range  Occurrences\n{bins}"
+    parsed = parse("mlxlink", text)
+    port = parsed.items[0]
+    assert (port["fec_margin"], port["fec_last_bin"]) == (margin, worst + margin)
+    assert ("fec_margin_low" in {finding.code for finding in parsed.findings}) == low
+    assert port["line_rate_gbps"] == 425.0
+
+
+def test_a_count_above_the_classic_cap_is_a_wider_counter_and_not_a_saturated_one() -> None:
+    assert counters.saturated("symbol_error", 65535)
+    assert not counters.saturated("symbol_error", 65536)
+    dump = "mlx5_0/ports/1/counters/symbol_error:70000\nmlx5_0/ports/1/counters/link_downed:255\nmlx5_0/ports/1/state:4: ACTIVE"
+    assert [finding.item for finding in parse("sysfs", dump).findings] == ["mlx5_0/1/link_downed"]
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "where"),
+    [
+        (
+            "2024-05-06 07:08:01.1 [1] [110] WARNING [Hw] IBPort [default(34) / Switch: leaf / NA / 17] [dev_id: 0x9c0591030090e000]: symbol rate",
+            *("ufm_symbol_errors", "9c0591030090e000:17"),
+        ),
+        (
+            "2024-05-06 07:08:01 [2] [119] CRITICAL [Hw] IBPort [leaf] [dev_id: 9c0591030090e000]: local link integrity errors at port 4",
+            *("ufm_link_integrity", "9c0591030090e000:4"),
+        ),
+        (
+            "2024-05-06 07:08:01 [3] [999] WARNING [Hw] Switch [leaf] [dev_id: 9c0591030090e000]: Fan 3 below minimum",
+            "ufm_fan",
+            "9c0591030090e000",
+        ),
+        ("2024-05-06 07:08:01 [4] [392] WARNING [Hw] Switch [leaf] [dev_id: 9c0591030090e000]: module 1", "ufm_temperature", "9c0591030090e000"),
+    ],
+)
+def test_ufm_names_a_port_by_its_device_and_what_is_wrong_by_code_or_words(line: str, code: str, where: str) -> None:
+    assert [(finding.code, finding.item) for finding in parse("auto", line).findings] == [(code, where)]
+
+
+def test_flags_of_the_module_are_found_and_a_document_without_state_or_counter_is_unknown(shared: Path) -> None:
+    text = (shared / "net/mlxlink/eth400_healthy.json").read_text()
+    assert parse("mlxlink", text).health == "healthy"
+    lost = text.replace(
+        '"Rx LOS [per lane]": {\n     "values": [\n      "0"', '"Module FW Fault": "1",\n    "Rx LOS [per lane]": {\n     "values": [\n      "1"'
+    )
+    assert [finding.code for finding in parse("mlxlink", lost).findings] == ["module_fault", "module_signal_lost"]
+    eye = '{"result": {"output": {"EYE Opening Info (PCIe)": {"Initial FOM": {"values": ["145", "140"]}}}}, "status": {"code": 0}}'
+    assert parse("mlxlink", eye).health == "unknown"
+
+
+def test_a_fan_that_was_not_read_is_not_still_and_the_short_form_is_read_as_well(shared: Path) -> None:
+    text = (shared / "net/ibswinfo_test1.out").read_text()
+    parsed = parse(
+        "auto", text.replace("fan#1 (rpm)        | 8493", "fan#1 (rpm)        |").replace("PSU1 status        | OK", "PSU1 status        |")
+    )
+    assert [finding.code for finding in parsed.findings] == ["switch_fan"]
+    assert parsed.items[0]["fans_rpm"] == {"2": 7349, "3": 8441, "4": 7270, "5": 8337, "6": 7156, "7": 8441, "8": 7232}
+    assert len(parsed.unreadable) == 1
+    slow = "uptime (sec)       : 16982312\npsu0.power (W)     : 92\ncur.temp (C)       : 73\nmax.temp (C)       : 80\n"
+    slow += "".join(f"fan#{n}.speed (rpm)  : {2000 if n == 5 else 8000 + n}\n" for n in range(1, 10))
+    parsed = parse("auto", slow)
+    assert (parsed.tool, parsed.items[0]["temperature_c"]) == ("ibswinfo", 73)
+    assert [(finding.code, finding.item) for finding in parsed.findings] == [("switch_fan_slow", "fan5")]
+    named = parse("auto", f"====\n Device: lid-266\n Current node description: leaf-01\n{text.partition('Technologies')[2]}")
+    assert (named.items[0]["name"], named.unreadable) == ("leaf-01", ())
