@@ -10,6 +10,7 @@ import errno
 import os
 import re
 import time
+import weakref
 from typing import NamedTuple
 
 RECORD = re.compile(r"^(?P<level>\d+),(?P<seq>\d+),(?P<us>\d+),[^;]*;(?P<text>[^\n]*)")
@@ -58,6 +59,35 @@ def read(path: str = "/dev/kmsg") -> KernelLog:
         elif line and not line.startswith(" "):  # continuation lines hold keys and values of the record
             lines.append(line)
     return KernelLog(tuple(lines), "", not first)
+
+
+class Tail:
+    """What the kernel's log says from now on. `lines` gives what is new, at most MOST_NEW, and never waits; nothing where it may not be read."""
+
+    MOST_NEW = 2000
+
+    def __init__(self, path: str = "/dev/kmsg") -> None:
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            self._fd = -1
+        else:
+            weakref.finalize(self, os.close, self._fd)
+            os.lseek(self._fd, 0, os.SEEK_END)
+
+    def lines(self) -> list[str]:
+        found: list[str] = []
+        while self._fd >= 0 and len(found) < self.MOST_NEW:
+            try:
+                chunk = os.read(self._fd, 65536)
+            except OSError as error:
+                if error.errno == errno.EPIPE:  # overwritten before we read it
+                    continue
+                break
+            if not chunk:
+                break
+            found += [match["text"] if (match := RECORD.match(line)) else line for line in chunk.decode("utf-8", "replace").split("\n") if line]
+        return found
 
 
 def age(line: str) -> float | None:

@@ -11,7 +11,7 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, cast
@@ -21,12 +21,13 @@ import structlog
 from aegis_bus.connection import Bus
 from aegis_bus.errors import BusError
 from aegis_parsers import parse
-from aegis_parsers.ib.live import ROOT, PortReading, Reader
+from aegis_parsers.ib.live import ROOT, Noise, PortReading, Reader
 from aegis_parsers.schema import Item, Parsed
 from aegis_proto import subjects
 from aegis_proto.messages import encode
 from aegis_proto.net import ABSENT, NodePorts, Optics, PortCounts
 
+from aegis_agent.checks import kernellog
 from aegis_agent.handover import now_ms
 
 log = structlog.get_logger()
@@ -43,12 +44,13 @@ HIGHEST = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class PortSettings:
-    """`every` 0: the ports are not read. `mlxlink`: the program, "" for none."""
+    """`every` 0: the ports are not read. `mlxlink`: the program, "" for none. `kernel_log`: searched for lines that our own reading provokes."""
 
     every: float = 10.0
     root: str = ROOT
     exclude: tuple[str, ...] = ()
     mlxlink: str = ""
+    kernel_log: str = "/dev/kmsg"
 
 
 class _Reading:
@@ -96,6 +98,16 @@ class Ports:
     def __init__(self, settings: PortSettings) -> None:
         self.reader = Reader(settings.root, settings.exclude)
         self._stuck: dict[str, _Reading] = {}
+        self._noise = Noise()
+
+    def listen(self, lines: Iterable[str]) -> None:
+        """The kernel's log since the last poll: a device whose registers flood it when they are read is read no more."""
+        stop, again = self._noise.heard(lines)
+        for pci in stop:
+            log.warning("reading this device floods the kernel log: left alone", pci=pci, device=self.reader.stop(pci))
+        for pci in again:
+            log.warning("lines of this device go on while it is left alone: another reader's; read again", pci=pci)
+            self.reader.resume(pci)
 
     def read(self, patience: float = PATIENCE) -> list[PortReading]:
         """Waits at most twice `patience` seconds for a device that does not return, once: not at the next call."""
@@ -172,6 +184,7 @@ def optics(parsed: Parsed, at: int) -> Optics | None:
         {str(n): count for n, count in bins.items() if isinstance(count, int)} if isinstance(bins, dict) else {},
         number(item, "temperature_c"),
         tuple(f"{finding.code}: {finding.evidence}" for finding in parsed.findings[:8]),
+        last if isinstance(last := item.get("fec_last_bin"), int) else None,
     )
 
 
@@ -250,6 +263,7 @@ class Telling:
         self._node, self._boot, self._settings, self._jobs = node, boot, settings, jobs
         self._ports, self._mlxlink = Ports(settings), Mlxlink(settings.mlxlink)
         self._booted = booted_ms()
+        self._log = kernellog.Tail(settings.kernel_log if settings.every > 0 else "")
         self._refused = False
 
     async def run(self, bus: Bus) -> None:
@@ -278,6 +292,7 @@ class Telling:
     def read(self) -> NodePorts:
         """One poll. Blocks."""
         ports = self._ports.read()
+        self._ports.listen(self._log.lines())
         found = self._mlxlink.take(ports, time.monotonic())
         return message(self._boot, now_ms(), ports, found, booted=self._booted, every=self._settings.every, settings=self._jobs())
 

@@ -11,7 +11,7 @@ import errno
 import fnmatch
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -76,6 +76,16 @@ class Reader:
                 return device
         return None
 
+    def resume(self, pci: str) -> None:
+        """Reads the device at this PCI address again."""
+        for device in list(self._stopped):
+            try:
+                here = os.path.basename(os.readlink(f"{self.root}/{device}/device"))
+            except OSError:
+                here = pci
+            if here == pci:
+                self._stopped.discard(device)
+
     def port(self, device: str, number: int) -> PortReading:
         """One port, or why it was not read."""
         key = f"{device}/{number}"
@@ -138,6 +148,31 @@ class Reader:
             return self.read(path).strip(), 0
         except OSError as error:
             return None, error.errno or 0
+
+
+class Noise:
+    """Whose registers flood the kernel log because we read them. `heard` is told the log's new lines after each poll; it gives the PCI addresses to
+    stop, and those to read again: where the lines go on without us they are another reader's, and stopping helps nobody."""
+
+    POLLS = 3
+    """Polls with such lines, in a row, that prove it."""
+
+    def __init__(self) -> None:
+        self._in_a_row: dict[str, int] = {}
+        self._stopped: set[str] = set()
+        self._others: set[str] = set()
+
+    def heard(self, lines: Iterable[str]) -> tuple[list[str], list[str]]:
+        """(to stop, to read again)."""
+        told = {pci for line in lines if (pci := own_noise(line)) is not None} - self._others
+        self._in_a_row = {pci: self._in_a_row.get(pci, 0) + 1 for pci in told}
+        proved = {pci for pci, polls in self._in_a_row.items() if polls >= self.POLLS}
+        stop, again = proved - self._stopped, proved & self._stopped
+        for pci in proved:
+            del self._in_a_row[pci]
+        self._others |= again
+        self._stopped = (self._stopped | stop) - again
+        return sorted(stop), sorted(again)
 
 
 def read_file(path: str) -> str:

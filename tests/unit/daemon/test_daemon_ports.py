@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from aegis_agent.daemon import cli
-from aegis_agent.daemon.ports import Mlxlink, Ports, PortSettings, nccl
+from aegis_agent.daemon.ports import Mlxlink, Ports, PortSettings, Telling, nccl
 from aegis_bus.connection import Bus
 from aegis_bus.identity import Identity
 from aegis_bus.natsserver import NatsServer
@@ -79,6 +79,32 @@ def test_mlxlink_is_asked_seldom_and_beside_the_polls(tmp_path: Path) -> None:
     assert sorted(line.split()[1] for line in asked if line) == ["mlx5_0", "mlx5_1"]
     assert Mlxlink("", every=1.0).take(readings, 0.0) == {}
     assert Mlxlink("/nowhere/mlxlink").take(readings, 0.0) == {}
+
+
+FLOOD = "mlx5_core 0000:{pci}:00.0: mlx5_cmd_out_err:835:(pid 1): ACCESS_REG(0x805) op_mod(0x1) failed, status bad operation(0x2), err(-22)"
+
+
+def test_a_device_whose_reading_floods_the_kernel_log_is_left_alone_and_one_that_others_read_is_read_on(tmp_path: Path) -> None:
+    """mlx5_0's lines come because of us, and end with our reading; mlx5_1's come all the time."""
+    Sysfs(tmp_path / "sys", 1, devices=3)
+    for n in range(3):
+        (tmp_path / f"sys/mlx5_{n}/device").symlink_to(f"../../../0000:0{n}:00.0")
+    log = tmp_path / "kmsg"
+    log.write_text(FLOOD.format(pci="02") + "\n" * 3 + "before the daemon was here\n")
+    telling = Telling("n1", "boot", PortSettings(root=str(tmp_path / "sys"), kernel_log=str(log)))
+
+    def poll() -> list[bool]:
+        """Which of the three devices were read; what the kernel says of it comes at once."""
+        read = [bool(port.values) for port in telling.read().ports]
+        lines = [FLOOD.format(pci=f"0{n}") for n in (0, 1) if n == 1 or read[0]]
+        with log.open("a") as file:
+            file.write("".join(f"{line}\n" for line in [*lines, *lines, "usb 1-1: new device"]))
+        return read
+
+    seen = [poll() for _ in range(10)]
+    assert [read[0] for read in seen] == [True] * 4 + [False] * 6, "after three polls with its lines"
+    assert [read[1] for read in seen] == [True] * 4 + [False] * 3 + [True] * 3, "its lines went on without us: they are another reader's"
+    assert all(read[2] for read in seen), "its line is older than we are"
 
 
 def test_of_a_job_s_environment_nothing_but_nccl_s_settings_is_told() -> None:
