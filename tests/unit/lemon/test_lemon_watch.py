@@ -235,7 +235,7 @@ def test_who_was_taken_out_by_a_person_is_left_to_them() -> None:
 def test_risk_is_the_posterior_and_the_links_together() -> None:
     ranking = Ranking([BAD, replace(BAD, node="n2", score=0.2, flagged=False)], "blame", 6.5)
     links = risk.of_links(
-        [Verdict("l", "netmon", "network", state="flapping", accused=("n2",), sentence="link n2"), Verdict("k", "netmon", "network", state="down")]
+        [Verdict("l", "netmon", "network", state="flapping", nodes=("n2",), sentence="link n2"), Verdict("k", "netmon", "network", state="down")]
     )
     found = risk.risks(ranking, links, ["n3"], T)
     assert [(name, one.risk) for name, one in found.items()] == [("n1", 0.97), ("n2", pytest.approx(1 - 0.8 * 0.3)), ("n3", risk.ON_PROBATION)]

@@ -21,11 +21,12 @@ ON_PROBATION = 0.3
 
 
 def of_links(verdicts: Iterable[Verdict]) -> dict[str, tuple[float, str]]:
-    """Node -> (the worst of its own links, a sentence), by netmon's last words. Only links whose suspect end is the node's."""
+    """Node -> (the worst of its own links, a sentence), by netmon's last words. A link that ends at a node is the only way of its adapter, so that a
+    job there suffers whichever side is at fault; links between switches are nobody's."""
     found: dict[str, tuple[float, str]] = {}
     for verdict in verdicts:
         bad = LINKS.get(verdict.state, 0.0)
-        for node in verdict.accused:
+        for node in {*verdict.nodes, *verdict.accused} if bad else ():
             if bad > found.get(node, (0.0, ""))[0]:
                 found[node] = (bad, verdict.sentence[:200])
     return found
