@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Debian packages of the real parts that integration tests start; what is there already is left alone. One line per part.
+# Debian packages of the real parts that integration tests (and bench/port_reading.py) start; what is there already is left alone. One line per part.
 #   packages.sh            says what is missing: the tests that need it are skipped, loudly
 #   packages.sh install    installs it (root, apt-get); no service of it is started on this machine. Without root or a mirror it says so.
 set -euo pipefail
@@ -7,7 +7,7 @@ PACKAGES=(
   iproute2 util-linux gcc libc6-dev openssl
   ibsim-utils opensm infiniband-diags
   slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge
-  prometheus
+  prometheus prometheus-node-exporter
 )
 missing=()
 for p in "${PACKAGES[@]}"; do
@@ -25,5 +25,8 @@ if [ ! -e "$POLICY" ]; then # an opensm or slurmd that is installed for tests mu
   chmod +x "$POLICY"
   trap 'rm -f "$POLICY"' EXIT
 fi
-{ apt-get update -qq && apt-get install -y --no-install-recommends "${missing[@]}" >/dev/null; } ||
-  echo "not installed: ${missing[*]} (apt-get failed)" >&2
+install() { apt-get install -y --no-install-recommends "$@" >/dev/null; }
+apt-get update -qq || true
+install "${missing[@]}" || for p in "${missing[@]}"; do # one that cannot be had must not cost the others
+  install "$p" || echo "not installed: $p (apt-get failed)" >&2
+done
