@@ -205,6 +205,8 @@ class NetmonSettings:
     """A file of limits over those that come with Aegis."""
     reports: str = ""
     """A folder with what tools printed that need other rights: ibdiagnet, ibswinfo, UFM's log."""
+    ufm_zone: str = "UTC"
+    """Time zone of UFM's machine, as Europe/Berlin: the times in its log have none."""
     forget: float = duration(7 * 86400.0)
     """A node of which nothing was heard for so long is forgotten."""
 

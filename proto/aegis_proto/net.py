@@ -37,6 +37,7 @@ class Optics(msgspec.Struct, frozen=True, omit_defaults=True):
     fec: dict[str, int] = {}  # corrected symbols -> code words
     temperature: float | None = None
     findings: tuple[str, ...] = ()  # of the module and the tool's own advice, a sentence each
+    lastBin: int | None = None  # how many symbols of a code word its FEC corrects
 
 
 class PortCounts(msgspec.Struct, frozen=True, array_like=True):
@@ -185,6 +186,7 @@ class FabricInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     alarms: int = 0
     common: str = ""  # what the failures of the last weeks have in common
     cards: tuple[str, ...] = ()  # line cards (or switches) that dropped packets in the window, with how many, most first
+    sensors: tuple[str, ...] = ()  # fans and temperatures of switches and line cards that are far from their usual
 
 
 class LinksAnswer(msgspec.Struct, frozen=True, omit_defaults=True):

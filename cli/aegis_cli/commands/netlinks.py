@@ -123,6 +123,7 @@ def summary(answer: LinksAnswer) -> list[str]:
         lines.append(f"In common: {fabric.common}")
     if fabric.cards:
         lines.append(f"Packets dropped lately: {', '.join(fabric.cards)}")
+    lines += [f"Switch {what}" for what in fabric.sensors]
     lines += [f"Not read: {what}" for what in fabric.partial]
     if fabric.silent:
         lines.append(f"Silent nodes: {', '.join(fabric.silent)}")

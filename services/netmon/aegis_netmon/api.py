@@ -127,7 +127,7 @@ class Api:
         picture, used = self._picture, self._picture.uses[job.job]
         lines = order(picture.lines[key] for key in used.links if key in picture.lines)
         infos: tuple[LinkInfo, ...] = tuple(picture.info(line, now, seen) for line in lines[:MOST])
-        layers = {port.seen.layer.lower() for line in lines for port in line.ports}
+        layers = {port.seen.layer.lower() for line in lines for port in line.ports} - {""}
         layer = "roce" if layers and "infiniband" not in layers else "infiniband"
         env = picture.settings(job)
         notes = routing.check_nccl(env or {}, self._sweeping.adaptive, "roce" if layer == "roce" else "infiniband")
@@ -152,7 +152,8 @@ class Api:
     def sample(self, query: SampleQuery, now: float) -> SampleAnswer:
         """Counted by the hosts' own ports within their windows."""
         hosts = self._picture.hosts
-        chosen = [port for port in hosts.ports.values() if (not query.nodes or port.seen.node in query.nodes) and port.port is not None]
+        wanted = (port for port in hosts.ports.values() if not query.nodes or port.seen.node in query.nodes)
+        chosen = [port for port in wanted if port.port is not None and not port.aside]
         heard = [port.port for port in chosen if port.port is not None and not port.silent(now)]
         rose = [sums(port) for port in heard]
         return SampleAnswer(
@@ -227,12 +228,18 @@ class Api:
             sum(line.state in ALARMS for line in self._picture.lines.values()),
             self._rounds.common,
             self._cards(),
+            self._sensors(),
         )
 
     def _cards(self) -> tuple[str, ...]:
         """Line cards (switches, where there are none) that dropped packets within the window, most first."""
         found = sensors.drops_by_card(self._picture.watch)
         return tuple(f"{card}: {dropped}" for card, dropped in sorted(found.items(), key=lambda row: (-row[1], row[0]))[:MOST_CARDS] if dropped)
+
+    def _sensors(self) -> tuple[str, ...]:
+        """Fans and temperatures that are far from their usual."""
+        names = self._picture.watch.names
+        return tuple(f"{names.get(part, part)}: {what}" for part, what in self._rounds.incidents.odd()[:MOST_CARDS])
 
     def routing(self, now: float) -> RoutingInfo:
         """Adaptive routing: its state with source and age, whether it works, and what it hides."""
@@ -261,10 +268,10 @@ class Api:
         )
 
     def inventory(self) -> InventoryInfo:
-        """Firmware of adapters by the daemons, of switches by reports."""
+        """Firmware of adapters by the daemons, of switches (and of adapters whose daemons do not tell) by reports."""
         adapters = {port.name.rpartition(" port ")[0]: port.firmware for port in self._picture.hosts.ports.values() if port.firmware}
-        switches = self._sweeping.reports.firmware()
-        found = routing.inventory({**adapters, **switches})
+        told = self._sweeping.reports.firmware()
+        found = routing.inventory({**told, **adapters})
         versions = {family: dict(count) for family, count in found.versions.items()}
-        why = "" if switches else "switches: no report of ibswinfo is given (netmon.reports)"
+        why = "" if told else "switches: no report of ibswinfo or ibdiagnet is given (netmon.reports)"
         return InventoryInfo(versions, found.odd[:MOST_NAMES], found.without[:MOST_NAMES], why)

@@ -85,15 +85,19 @@ class FecVerdict(msgspec.Struct, frozen=True):
     burst_bins: tuple[int, ...] = ()
 
 
-def fec(histogram: Mapping[int, int] | None, limits: Fec | None = None) -> FecVerdict:
-    """Code words by corrected symbols (bin -> count)."""
+def fec(histogram: Mapping[int, int] | None, limits: Fec | None = None, last: int | None = None) -> FecVerdict:
+    """Code words by corrected symbols (bin -> count). `last`: how many the link's code corrects; margins are limits of 15 and go with it."""
     limits = limits or default().fec
+    last = last or limits.last_bin
+    scale = last / limits.last_bin
     if not histogram:
         return FecVerdict("unknown")
     worst = max((n for n, count in histogram.items() if count), default=0)
-    margin = limits.last_bin - worst
+    margin = last - worst
     bursts = tuple(
         n for n in sorted(histogram) if n > 0 and histogram[n] >= limits.tail_least and histogram.get(n + 1, 0) * limits.tail_ratio > histogram[n]
     )
-    state: Literal["good", "watch", "bad"] = "bad" if margin <= limits.margin_bad else "watch" if margin <= limits.margin_watch else "good"
+    state: Literal["good", "watch", "bad"] = (
+        "bad" if margin <= limits.margin_bad * scale else "watch" if margin <= limits.margin_watch * scale else "good"
+    )
     return FecVerdict(state, margin, bursts)

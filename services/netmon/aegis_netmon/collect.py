@@ -1,7 +1,8 @@
 """The fabric collector: runs infiniband-diags within a time budget and gives a `Reading`. The thin shell around `fabricpoll`.
 
-Starts `ibnetdiscover` and `ibqueryerrors` (from PATH; `prefix` before each, as `ibsim-run` or `sudo`); writes nothing and never resets a counter. A
-tool that is missing, fails or takes too long costs its part of the reading, which says so.
+Starts `ibnetdiscover` and `ibqueryerrors`, seldom `dump_fts` and `iblinkinfo` (from PATH; `prefix` before each, as `ibsim-run` or `sudo`); writes
+nothing and never resets a counter. A tool that is missing, fails or takes too long costs its part of the reading, which says so; of counters what was
+printed until then counts.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from aegis_parsers.schema import Parsed
 
 from aegis_netmon.fabricpoll import Reading, of_perfquery, read
 from aegis_netmon.series import Poll, at_cap
-from aegis_netmon.topology import End
+from aegis_netmon.topology import End, guid
 
 PORTS = ("ibnetdiscover", "-p")
 NODES = ("ibnetdiscover",)
 DATA = ("ibqueryerrors", "--counters")
 ERRORS = ("ibqueryerrors",)
 ROUTES = ("dump_fts",)
+LINKS = ("iblinkinfo", "-l")
 MOST_WIDE = 64
 """Ports that are asked one by one in a sweep."""
 
@@ -53,8 +55,8 @@ class FabricReader:
         ports, why = self.run(PORTS, deadline)
         if ports is None or not ports.items:
             raise NoFabric(f"{' '.join(PORTS)}: {why or 'it listed no port'}")
-        parts = [self.run(command, deadline) for command in (NODES, DATA, ERRORS)]
-        reading = read(time.time() if at is None else at, ports, *(parsed for parsed, _ in parts))
+        parts = [self.run(command, deadline, listing=command is not NODES) for command in (NODES, DATA, ERRORS)]
+        reading = read(time.time() if at is None else at, ports, *(parsed for parsed, _ in parts), whole=not parts[-1][1])
         told = [f"{' '.join(command)}: {why}" for command, (_, why) in zip((NODES, DATA, ERRORS), parts, strict=True) if why]
         return Reading(reading.at, reading.fabric, self.widened(reading, deadline), (*told, *reading.partial))
 
@@ -80,8 +82,9 @@ class FabricReader:
                 polls.append(poll)
         return tuple(polls)
 
-    def run(self, command: Sequence[str], deadline: float) -> tuple[Parsed | None, str]:
-        """What a tool printed, or why not. ibqueryerrors ends with 1 when there are errors: that is no failure."""
+    def run(self, command: Sequence[str], deadline: float, *, listing: bool = False) -> tuple[Parsed | None, str]:
+        """What a tool printed, or why not. ibqueryerrors ends with 1 when there are errors: that is no failure. `listing`: each line of it stands for
+        itself, so that the whole lines of a tool that was cut off count, and why it was."""
         left = deadline - time.monotonic()
         if left <= 0:
             return None, f"the budget of {self.budget:g} s was spent before it"
@@ -96,8 +99,10 @@ class FabricReader:
             out, err = running.communicate(timeout=left)
         except subprocess.TimeoutExpired:
             kill(running)
-            running.communicate()
-            return None, f"no answer within the budget of {self.budget:g} s"
+            out, _ = running.communicate()
+            head, _, _ = out.rpartition(b"\n")
+            why = f"no answer within the budget of {self.budget:g} s"
+            return (parse(command[0], head), f"{why}: cut off") if listing and head.strip() else (None, why)
         finally:
             self.running = None
         if running.returncode not in (0, 1) or not out.strip():
@@ -108,6 +113,16 @@ class FabricReader:
     def routes(self) -> tuple[Parsed | None, str]:
         """The switches' tables, or why not: one question per switch, so asked seldom."""
         return self.run(ROUTES, time.monotonic() + self.budget)
+
+    def below(self) -> dict[End, str]:
+        """Ports whose link could be faster and others of the listing are, with what the tool says; asked as seldom as the routes."""
+        parsed, _ = self.run(LINKS, time.monotonic() + self.budget)
+        found = {}
+        for finding in parsed.findings if parsed is not None else ():
+            device, _, port = finding.item.rpartition(" port ")
+            if finding.code == "ib_link_degraded" and device.startswith("0x") and port.isdigit():
+                found[guid(device), int(port)] = finding.evidence
+        return found
 
     def stop(self) -> None:
         """From another thread: the tool that runs now ends, and no other is begun."""

@@ -16,7 +16,7 @@ from aegis_netmon.limits import Down, default
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """A port of a node as its poll saw it. `layer`: InfiniBand, Ethernet, OmniPath ..."""
+    """A port of a node as its poll saw it. `layer`: InfiniBand, Ethernet, OmniPath ...; "" where it could not be read."""
 
     node: str
     device: str
@@ -36,16 +36,17 @@ class Expected(msgspec.Struct, frozen=True):
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """A port that should be up and is not, or is slow."""
+    """A port that should be up and is not, or is up and `slow`."""
 
     node: str
     device: str
     port: int
     reason: str
     by: Literal["manifest", "peers"]
+    slow: bool = False
 
 
-SUPPORTED = ("infiniband", "ethernet")
+SUPPORTED = ("infiniband", "ethernet", "")
 
 
 def unsupported(ports: Iterable[Seen]) -> list[Seen]:
@@ -56,22 +57,19 @@ def unsupported(ports: Iterable[Seen]) -> list[Seen]:
 def fabric_ports(ports: Sequence[Seen], manifest: Sequence[Expected] = ()) -> list[Seen]:
     """The ports that training uses: without the Ethernet management ports and without what is not supported."""
     infiniband = {port.node for port in ports if port.layer.lower() == "infiniband"}
-    named = {(row.node, row.device, row.port) for row in manifest}
-    return [
-        port
-        for port in ports
-        if port.layer.lower() in SUPPORTED
-        and (
-            port.layer.lower() != "ethernet"
-            or port.node not in infiniband
-            or (port.node, port.device, port.port) in named
-            or ("", port.device, port.port) in named
-        )
-    ]
+    return [port for port in ports if port.layer.lower() in SUPPORTED and not (port.node in infiniband and management(port, manifest))]
+
+
+def management(port: Seen, manifest: Sequence[Expected] = ()) -> bool:
+    """Whether a port is management if its node has InfiniBand: an Ethernet port that the manifest does not name."""
+    return port.layer.lower() == "ethernet" and not any(
+        (row.device, row.port) == (port.device, port.port) and row.node in ("", port.node) for row in manifest
+    )
 
 
 def missing(ports: Sequence[Seen], manifest: Sequence[Expected] = (), limits: Down | None = None) -> list[Missing]:
-    """Ports that should be up and are not. With a manifest it alone decides; without, the peers do: the same device and port of other nodes."""
+    """Ports that should be up and are not, or are slower than they should be. With a manifest it alone decides; without, the peers do: the same
+    device and port of other nodes."""
     limits = limits or default().down
     found = []
     if manifest:
@@ -83,7 +81,15 @@ def missing(ports: Sequence[Seen], manifest: Sequence[Expected] = (), limits: Do
     used = fabric_ports(ports)
     up = Counter((port.device, port.port) for port in used if port.up)
     known = Counter((port.device, port.port) for port in used if port.up is not None)
+    rates: dict[tuple[str, int], Counter[float]] = {}
+    best: dict[str, float] = {}
     for port in used:
+        if port.up and port.gbps:
+            rates.setdefault((port.device, port.port), Counter())[port.gbps] += 1
+            best[port.node] = max(best.get(port.node, 0.0), port.gbps)
+    for port in used:
+        if port.up and port.gbps and port.gbps < best[port.node]:
+            found += of_rates(port, rates[port.device, port.port], limits)
         if port.up is not False:
             continue
         peers, of = up[port.device, port.port], known[port.device, port.port] - 1
@@ -92,13 +98,23 @@ def missing(ports: Sequence[Seen], manifest: Sequence[Expected] = (), limits: Do
     return found
 
 
+def of_rates(port: Seen, rates: Mapping[float, int], limits: Down) -> list[Missing]:
+    """A port that came up slower than nearly all of its peers, and than another port of its node: a node of an older kind is slower as a whole.
+    `rates`: how many of the peers have which, itself among them."""
+    own = port.gbps or 0.0
+    faster, of = sum(count for gbps, count in rates.items() if gbps > own), sum(rates.values()) - 1
+    if of < limits.least_peers or faster < limits.peer_share * of:
+        return []
+    return [Missing(port.node, port.device, port.port, f"{own:g} Gb/s, {faster} of {of} peers have more", "peers", True)]
+
+
 def of_manifest(port: Seen | None, row: Expected, node: str) -> list[Missing]:
     if port is None:
         return [Missing(node, row.device, row.port, "not there", "manifest")]
     if port.up is False:
         return [Missing(node, row.device, row.port, "down", "manifest")]
     if row.gbps and port.gbps is not None and port.gbps < row.gbps:
-        return [Missing(node, row.device, row.port, f"{port.gbps:g} Gb/s, expected {row.gbps:g}", "manifest")]
+        return [Missing(node, row.device, row.port, f"{port.gbps:g} Gb/s, expected {row.gbps:g}", "manifest", True)]
     return []
 
 

@@ -34,6 +34,14 @@ class Finding(msgspec.Struct, frozen=True):
     limit: float | None = None
 
 
+class Slow(msgspec.Struct, frozen=True):
+    """A link that is up and slower than it should be: `source` says by whose word."""
+
+    reason: str
+    severity: Severity
+    source: str
+
+
 class Health(msgspec.Struct, frozen=True):
     """One port. `ber` is the verdict on symbol errors (or the worst that the optics' tool prints)."""
 
@@ -55,15 +63,17 @@ def judge(
     raw_history: Sequence[float] = (),
     adaptive: bool | None = None,
     expected: bool = True,
+    slow: Slow | None = None,
     limits: Limits | None = None,
 ) -> Health:
     """One port after its last poll. `gbps`: line rate on the wire; `optics`: its item of mlxlink; `raw_history`: raw BERs of its past; `adaptive`:
-    whether adaptive routing is on (None: unknown); `expected`: whether it should be up at all."""
+    whether adaptive routing is on (None: unknown); `expected`: whether it should be up at all; `slow`: that it came up slower than it should."""
     limits = limits or default()
     flap = flap or flaps.FlapVerdict("unknown")
     found = list(of_counters(port, gbps, limits))
     found += of_order(port, adaptive)
     found += of_flaps(flap) if expected else []
+    found += of_rate(slow)
     own, optic = symbol_ber(port, gbps, limits), None
     margin = None
     if optics is not None:
@@ -210,6 +220,18 @@ def of_flaps(flap: flaps.FlapVerdict) -> Iterator[Finding]:
         yield Finding("link_was_down", "warning", "state", f"down for {flap.longest:.0f} s, up again; shown until {flap.clears_at or 0:.0f}", "ours")
 
 
+def of_rate(slow: Slow | None) -> list[Finding]:
+    """Up, and slower than it should be."""
+    return [] if slow is None else [Finding("link_slow", slow.severity, "rate", slow.reason, slow.source)]
+
+
+def aside(guid: str, port: int) -> Health:
+    """A port that is no part of the fabric."""
+    story = "an Ethernet port of a node with InfiniBand: taken for management, read and not judged; the manifest (netmon.expected) may name it"
+    told = (Finding("not_judged", "info", "link_layer", story, "ours"),)
+    return Health(guid, port, "unknown", told, ber.BerVerdict("unknown"), flaps.FlapVerdict("unknown"))
+
+
 def of_optics(item: Item, limits: Limits) -> tuple[ber.BerVerdict, int | None, list[Finding]]:
     """What mlxlink says: effective and symbol BER, margin of the FEC, lanes. Raw BER alone is never a finding."""
     minutes, gbps = number(item.get("minutes_since_clear")), number(item.get("line_rate_gbps"))
@@ -218,7 +240,7 @@ def of_optics(item: Item, limits: Limits) -> tuple[ber.BerVerdict, int | None, l
     ]
     bins = item.get("fec_histogram")
     histogram = {int(n): int(count) for n, count in bins.items() if isinstance(count, int)} if isinstance(bins, dict) else None
-    margin = ber.fec(histogram, limits.fec)
+    margin = ber.fec(histogram, limits.fec, whole(item.get("fec_last_bin")))
     found = []
     if margin.state in ("watch", "bad"):
         severity: Severity = "critical" if margin.state == "bad" else "warning"

@@ -71,7 +71,7 @@ def port_of(node: str, at: float, told: NodePorts, port: PortCounts) -> PortPoll
     if not numbers_fit(port):
         raise BadMessage(f"{node} {port.device}: numbers that no port has")
     poll = Poll(port.guid or f"{node}/{port.device}", port.port, at, values, f"{told.boot}.{port.load}") if values else None
-    seen = Seen(node, port.device, port.port, up(port.state), port.layer or "InfiniBand", port.gbps)
+    seen = Seen(node, port.device, port.port, up(port.state), port.layer, port.gbps)
     return PortPoll(seen, poll, port.guid, port.note, port.optics, port.firmware)
 
 
@@ -87,6 +87,7 @@ def numbers_fit(port: PortCounts) -> bool:
         and all(share is None or 0 <= share <= 1 for share in shares)
         and all(count is None or 0 <= count <= MOST_COUNT for count in counts)
         and len(optics.lanes) <= 64
+        and (optics.lastBin is None or 0 < optics.lastBin < 64)
         and all(key.isascii() and key.isdigit() and len(key) <= 3 for key in optics.fec)
     )
 
@@ -108,4 +109,5 @@ def optics_item(optics: Optics) -> Item:
         "symbol_errors": optics.symbolErrors,
         "raw_errors_per_lane": list(optics.lanes) or None,
         "fec_histogram": dict(optics.fec) or None,
+        "fec_last_bin": optics.lastBin,
     }

@@ -14,7 +14,7 @@ from aegis_proto.net import Optics
 from aegis_netmon import expected, flaps, health, hostpoll
 from aegis_netmon.expected import Expected, Missing, Seen
 from aegis_netmon.flaps import History
-from aegis_netmon.health import Health
+from aegis_netmon.health import Health, Slow
 from aegis_netmon.hostpoll import NodePoll, PortPoll
 from aegis_netmon.limits import Limits, default
 from aegis_netmon.series import Poll, Port, observe
@@ -28,7 +28,10 @@ DOWNED = ("link_downed", "carrier_down")
 class HostPort:
     """One port of one node: what is remembered of it, and its last judgement."""
 
-    __slots__ = ("at", "booted", "every", "expected", "firmware", "flap", "guid", "health", "note", "optics", "port", "raw", "seen", "was_up")
+    __slots__ = (
+        *("aside", "at", "booted", "every", "expected", "firmware", "flap", "guid", "health"),
+        *("note", "optics", "port", "raw", "seen", "slow", "was_up"),
+    )
 
     def __init__(self, seen: Seen, guid: str) -> None:
         self.seen, self.guid = seen, guid
@@ -40,7 +43,8 @@ class HostPort:
         self.note = self.firmware = ""
         self.at, self.every = 0.0, 10.0
         self.booted: float | None = None
-        self.expected = self.was_up = False
+        self.expected = self.was_up = self.aside = False
+        self.slow: Slow | None = None
 
     @property
     def name(self) -> str:
@@ -80,19 +84,31 @@ class Hosts:
                 continue
             self._took(port, one, poll)
             touched.append(port)
+        self.sort(poll.node)
         listed = {(poll.node, one.seen.device, one.seen.port) for one in poll.ports}
         for key in known - listed:
             port = self.ports[key]
             if port.booted is not None and poll.booted is not None and abs(port.booted - poll.booted) > 60:
                 self.forget(key)  # another boot: the machine may have been changed
             elif poll.at > port.at:
-                gone = hostpoll.PortPoll(msgspec.structs.replace(port.seen, up=False), None, port.guid, "not there any more", None, "")
-                self._took(port, gone, poll)
+                why = "not there any more" if port.was_up else "not there"
+                self._took(port, PortPoll(msgspec.structs.replace(port.seen, up=False), None, port.guid, why, None, ""), poll)
                 touched.append(port)
         return touched
 
+    def sort(self, node: str) -> None:
+        """Which ports of a node are no part of the fabric: Ethernet beside InfiniBand, unless the manifest names them. Read, never judged."""
+        ports = [self.ports[key] for key in self.of_node.get(node, ())]
+        infiniband = any(port.seen.layer.lower() == "infiniband" for port in ports)
+        for port in ports:
+            aside = infiniband and expected.management(port.seen, self.manifest)
+            if aside != port.aside:
+                port.aside = aside
+                self.judge(port, port.at)
+
     def _took(self, port: HostPort, one: PortPoll, poll: NodePoll) -> None:
-        port.seen, port.note, port.at, port.every, port.booted = one.seen, one.note, poll.at, poll.every, poll.booted
+        seen = one.seen if one.seen.layer else msgspec.structs.replace(one.seen, layer=port.seen.layer)
+        port.seen, port.note, port.at, port.every, port.booted = seen, one.note, poll.at, poll.every, poll.booted
         port.firmware = one.firmware or port.firmware
         if one.guid:
             if port.guid != one.guid and self.by_guid.get((port.guid, one.seen.port)) is port:
@@ -118,6 +134,9 @@ class Hosts:
 
     def judge(self, port: HostPort, now: float) -> None:
         """Judge it anew."""
+        if port.aside:
+            port.health = health.aside(port.guid, port.seen.port)
+            return
         flap = flaps.judge(port.flap, now, self.limits.flap)
         counted = port.port or observe(None, Poll(port.guid or f"{port.seen.node}/{port.seen.device}", port.seen.port, now, {}))
         port.health = health.judge(
@@ -128,6 +147,7 @@ class Hosts:
             raw_history=tuple(port.raw),
             adaptive=self.adaptive,
             expected=port.expected,
+            slow=port.slow,
             limits=self.limits,
         )
 
@@ -135,19 +155,33 @@ class Hosts:
         """Which ports should be up, by the manifest, the peers, or (with too few peers) because they were; gives those that are judged anew."""
         heard = [port.seen for port in self.ports.values() if not port.silent(now)]
         self.missing = {(row.node, row.device, row.port): row for row in expected.missing(heard, self.manifest, self.limits.down)}
+        changed = [port for row in self.missing.values() if (port := self._absent(row, now)) is not None]
         used = {(seen.node, seen.device, seen.port) for seen in expected.fabric_ports(heard, self.manifest)}
         peers: dict[tuple[str, int], int] = {}
         for _, device, number in used:
             peers[device, number] = peers.get((device, number), 0) + 1
-        changed = []
         for key, port in self.ports.items():
             alone = not self.manifest and port.was_up and key in used and peers[key[1], key[2]] - 1 < self.limits.down.least_peers
             wanted = bool(port.seen.up) or key in self.missing or alone
-            if wanted != port.expected and not port.silent(now):
-                port.expected = wanted
+            slow = slow_by(self.missing.get(key))
+            if (wanted != port.expected or slow != port.slow) and not port.silent(now):
+                port.expected, port.slow = wanted, slow
                 self.judge(port, now)
                 changed.append(port)
         return changed
+
+    def _absent(self, row: Missing, now: float) -> HostPort | None:
+        """A port that the manifest names and its node has never listed: it is down, as one that is not there any more."""
+        key = (row.node, row.device, row.port)
+        beside = next((self.ports[other] for other in self.of_node.get(row.node, ())), None)
+        if key in self.ports or beside is None:
+            return None
+        port = self.ports[key] = HostPort(Seen(row.node, row.device, row.port, False, beside.seen.layer), "")
+        self.of_node[row.node].add(key)
+        port.at, port.every, port.booted, port.expected, port.note = beside.at, beside.every, beside.booted, True, "not there"
+        port.flap = flaps.observe(port.flap, beside.at, False, boot=beside.booted, limits=self.limits.flap)
+        self.judge(port, now)
+        return port
 
     def forget(self, key: tuple[str, str, int]) -> None:
         """A port that was taken out."""
@@ -169,3 +203,10 @@ class Hosts:
     def unread(self) -> Iterator[str]:
         """Ports that are not read, with the reason."""
         return (f"{port.name}: {port.note}" for _, port in sorted(self.ports.items()) if port.note)
+
+
+def slow_by(row: Missing | None) -> Slow | None:
+    """Slower than the manifest says is certain; slower than the peers may be how the site is built."""
+    if row is None or not row.slow:
+        return None
+    return Slow(row.reason, "critical" if row.by == "manifest" else "warning", f"gpud: expected rate, by the {row.by}")

@@ -20,6 +20,7 @@ from aegis_netmon import correlate
 from aegis_netmon.correlate import Incident, PortEvent, Sensor
 from aegis_netmon.limits import Limits
 from aegis_netmon.picture import Picture
+from aegis_netmon.sensors import odd
 from aegis_netmon.series import Port
 from aegis_netmon.topology import End
 
@@ -52,6 +53,7 @@ class Incidents:
         self.incidents: dict[str, Incident] = {incident.id: incident for incident in kept.incidents}
         self.events: deque[PortEvent] = deque(kept.events, MOST_EVENTS)
         self._sensors: dict[tuple[str, str], deque[Sensor]] = {}
+        self._odd: list[tuple[str, str]] | None = None
         self._runs: dict[str, float] = {}
         """Job -> when its command was last started."""
         self.since, self.seq = kept.since, kept.seq
@@ -66,11 +68,17 @@ class Incidents:
     def sensors(self) -> Iterable[Sensor]:
         return chain.from_iterable(self._sensors.values())
 
+    def odd(self) -> list[tuple[str, str]]:
+        """(part, a sentence) of sensors that are far from their usual now."""
+        if self._odd is None:
+            self._odd = odd(self.sensors(), self._limits.common)
+        return self._odd
+
     def adopt(self, kept: KeptIncidents) -> None:
         """What the holder of the lease knew: its sweeps' events and sensors, and which links the jobs used, which only it sees."""
         self.incidents = {**self.incidents, **{one.id: one for one in kept.incidents if one.id in self.incidents}}
         self.events = deque(sorted({*kept.events, *self.events}, key=lambda event: event.at), MOST_EVENTS)
-        self._sensors = {}
+        self._sensors, self._odd = {}, None
         for sensor in kept.sensors:
             self.sensor(sensor)
         self.since = min(kept.since or self.since, self.since or kept.since)
@@ -130,6 +138,7 @@ class Incidents:
         last = series[-1] if series else None
         if last is None or reading.at - last.at >= EVERY or abs(reading.value - last.value) > DIFFERS[reading.kind] * abs(last.value):
             series.append(reading)
+            self._odd = None
 
     # --- judging -----------------------------------------------------------------------------------------------------------------
 

@@ -85,6 +85,8 @@ def give_back(kept: Kept, hosts: Hosts) -> None:
         if row.guid:
             hosts.by_guid[row.guid, row.seen.port] = port
         hosts.judge(port, row.at)
+    for node in hosts.of_node:
+        hosts.sort(node)
 
 
 def pack(kept: Kept) -> bytes:

@@ -52,10 +52,17 @@ class Flap(_Table, frozen=True, kw_only=True):
 
 
 class Down(_Table, frozen=True, kw_only=True):
-    """Share of peers, and how many there must be."""
+    """Share of peers, and how many there must be; seconds."""
 
     peer_share: float
     least_peers: int
+    forget_s: float
+
+
+class Slow(_Table, frozen=True, kw_only=True):
+    """Seconds."""
+
+    forget_s: float
 
 
 class Burst(_Table, frozen=True, kw_only=True):
@@ -105,6 +112,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fec: Fec
     flap: Flap
     down: Down
+    slow: Slow
     burst: Burst
     spread: Spread
     common: Common

@@ -144,7 +144,8 @@ class Picture:
         by_node: dict[str, list[str]] = {}
         for line in self.lines.values():
             for port in line.ports:
-                by_node.setdefault(port.seen.node, []).append(line.id)
+                if not port.aside:
+                    by_node.setdefault(port.seen.node, []).append(line.id)
         self.uses = {}
         for job in self.jobs.values():
             used = self._ways[job.nodes]
@@ -160,7 +161,7 @@ class Picture:
 
     def sent(self, nodes: Iterable[str], since: float) -> int:
         """Bits that the ports of these nodes sent since then, as far as their windows reach."""
-        ports = [self.hosts.ports[key].port for node in nodes for key in self.hosts.of_node.get(node, ())]
+        ports = [port.port for node in nodes for key in self.hosts.of_node.get(node, ()) if not (port := self.hosts.ports[key]).aside]
         return sum(step.xmit_bits or 0 for port in ports if port is not None for step in port.steps if step.at > since)
 
     # --- judging -----------------------------------------------------------------------------------------------------------------
@@ -280,7 +281,9 @@ class Picture:
         other = next((name for name in self.ends(line) if name != worst.name), "") or "the other end"
         if worst.health.state == "down":
             missing = self.hosts.missing.get((worst.seen.node, worst.seen.device, worst.seen.port))
-            return worst.name, f"the cable {worst.name} - {other}", missing.reason if missing else "down"
+            return worst.name, f"the cable {worst.name} - {other}", worst.note or (missing.reason if missing else "down")
+        if worst.slow is not None:
+            return worst.name, f"the cable {worst.name} - {other}", worst.slow.reason
         side = expected.side(sums(worst.port), {})
         if side.suspect == "b":
             return worst.name, other, f"only {worst.name} receives errors: {other}'s transmitter, or the fibre; its own receiver last"

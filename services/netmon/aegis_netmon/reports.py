@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from datetime import UTC, tzinfo
 from pathlib import Path
 
 import msgspec
 from aegis_parsers import parse
-from aegis_parsers.schema import Parsed
+from aegis_parsers.schema import Item, Parsed
 
-from aegis_netmon import fabricpoll, routing, sensors, ufmlog
+from aegis_netmon import dbcsv, routing, sensors, ufmlog
 from aegis_netmon.correlate import PortEvent, Sensor
+from aegis_netmon.dbcsv import Digest
 from aegis_netmon.fabricpoll import Reading
 from aegis_netmon.flaps import Dip
 from aegis_netmon.routing import AdaptiveState
@@ -23,15 +25,19 @@ from aegis_netmon.topology import End
 
 MOST_FILES = 256
 MOST_BYTES = 64 << 20
+FRESH = 86400.0
+"""Seconds after which the bit error rates of a report are not held against a link any more."""
 
 
 class Reports:
     """`look` reads what changed. `files`: name -> (what it said, when it was written)."""
 
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
+    def __init__(self, folder: str, zone: tzinfo = UTC) -> None:
+        """`zone`: that of UFM's machine."""
+        self.folder, self._zone = folder, zone
         self.files: dict[str, tuple[Parsed, float]] = {}
         self.unread: dict[str, str] = {}
+        self._digests: dict[str, Digest] = {}
         self._seen: dict[str, tuple[int, int]] = {}
         self._told: dict[str, float] = {}
 
@@ -44,11 +50,11 @@ class Reports:
         except OSError as error:
             self.unread = {self.folder: error.strerror or str(error)}
             return []
-        for gone in self.files.keys() - set(names):
-            del self.files[gone]
-            self._told.pop(gone, None)
+        for gone in self._seen.keys() - set(names):
+            for known in (self.files, self._digests, self._told, self._seen):
+                known.pop(gone, None)
         changed = []
-        self.unread.pop(self.folder, None)
+        self.unread = {name: why for name, why in self.unread.items() if name in names}
         for name in names:
             path = Path(self.folder, name)
             try:
@@ -62,7 +68,10 @@ class Reports:
                 self.unread[name] = error.strerror or str(error)
                 continue
             self.unread.pop(name, None)
+            self._digests.pop(name, None)
             if parsed.items:
+                if parsed.tool == "ibdiagnet":
+                    self._digests[name], parsed = dbcsv.digest(parsed, stat.st_mtime)
                 self.files[name] = (parsed, stat.st_mtime)
                 changed.append(name)
             else:
@@ -90,23 +99,30 @@ class Reports:
         return msgspec.structs.replace(best, source=f"ibdiagnet ({name})", masks=masks)
 
     def firmware(self) -> dict[str, str]:
-        """Switch -> firmware, from ibswinfo."""
-        return {
+        """Device -> firmware: of a switch from ibswinfo, of all from ibdiagnet's db_csv."""
+        told = {device: version for name, _, _ in self.of("ibdiagnet") for device, version in self._digests[name].firmware.items()}
+        return told | {
             str(item.get("name") or name): str(item["firmware_version"])
             for name, parsed, _ in self.of("ibswinfo")
             for item in parsed.items
             if item.get("firmware_version")
         }
 
+    def optics(self, now: float) -> dict[End, Item]:
+        """Bit error rates of ports by reports of ibdiagnet that are not old; of a port the newest."""
+        fresh = (self._digests[name] for name, _, at in self.of("ibdiagnet") if now - at < FRESH)
+        return {end: item for digest in fresh for end, item in digest.optics.items()}
+
     def sensors(self, changed: list[str]) -> list[Sensor]:
         """Fans and temperatures in the changed files. A file `PART.anything` is about that part (a line card has no name in the tool's output)."""
-        return [
-            sensor
-            for name in changed
-            for parsed, at in [self.files[name]]
-            if parsed.tool == "ibswinfo"
-            for sensor in sensors.of_ibswinfo(parsed, at, part_of(name))
-        ]
+        found: list[Sensor] = []
+        for name in changed:
+            parsed, at = self.files[name]
+            if parsed.tool == "ibswinfo":
+                found += sensors.of_ibswinfo(parsed, at, part_of(name))
+            elif parsed.tool == "ibdiagnet":
+                found += self._digests[name].sensors
+        return found
 
     def events(self, changed: list[str]) -> list[PortEvent]:
         """Events of counters in the changed logs of UFM that were not there before: a log is read anew whenever it grows."""
@@ -114,19 +130,19 @@ class Reports:
         for name in changed:
             parsed, _ = self.files[name]
             if parsed.tool == "ufm":
-                events, upto = list(ufmlog.events(parsed)), self._told.get(name, 0.0)
+                events, upto = list(ufmlog.events(parsed, self._zone)), self._told.get(name, 0.0)
                 found += [event for event in events if event.at > upto]
                 self._told[name] = max((event.at for event in events), default=upto)
         return found
 
     def reading(self, changed: list[str]) -> Reading | None:
         """The newest changed report of ibdiagnet that lists links and counters, as a sweep."""
-        found = [fabricpoll.of_db_csv(at, parsed) for parsed, at in (self.files[name] for name in changed) if parsed.tool == "ibdiagnet"]
+        found = [self._digests[name].reading for name in changed if name in self._digests]
         return max((one for one in found if one is not None), key=lambda one: one.at, default=None)
 
     def dips(self, changed: list[str]) -> list[tuple[End, Dip]]:
         """Links that went down and came back by the changed logs of UFM, also between two sweeps."""
-        return [dip for name in changed for parsed, _ in [self.files[name]] if parsed.tool == "ufm" for dip in ufmlog.dips(parsed)]
+        return [dip for name in changed for parsed, _ in [self.files[name]] if parsed.tool == "ufm" for dip in ufmlog.dips(parsed, self._zone)]
 
 
 def part_of(name: str) -> str:

@@ -107,6 +107,10 @@ class Rounds:
             if (new := verdicts.news(told, info)) is not None:
                 await self._publish(subjects.verdict(SERVICE, "link", key), verdicts.of_link(info, int(now * 1000)))
                 self._told[key] = new
+        for key in verdicts.closed(self._told, picture.lines) if now - self._begun >= SETTLE else ():
+            gone = verdicts.of_gone(key, int(now * 1000))
+            await self._publish(subjects.verdict(SERVICE, "link", key), gone)
+            self._told[key] = Told.of(gone)
         await self._tell_jobs(bad, now)
 
     def _settling(self, line: Line, now: float) -> bool:

@@ -2,28 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from statistics import median
 
 from aegis_parsers.schema import Parsed
 
 from aegis_netmon.correlate import Sensor, card_of
+from aegis_netmon.limits import Common
 from aegis_netmon.topology import End, guid
 from aegis_netmon.watch import Watch, sums
 
 
 def of_ibswinfo(parsed: Parsed, at: float, part: str = "") -> Iterator[Sensor]:
-    """Readings of one switch; `part` is what it is called (default: its GUID). A fan without a number is left out: it is unread, not still."""
+    """Readings of one switch; `part` is what it is called (default: its GUID)."""
     for item in parsed.items:
         if item.get("kind") != "switch":
             continue
         name = part or guid(str(item.get("guid") or item["id"]))
         fans = item.get("fans_rpm")
         for fan, rpm in fans.items() if isinstance(fans, dict) else ():
-            if isinstance(rpm, int | float) and f"fan {fan}" not in " ".join(parsed.unreadable):
+            if isinstance(rpm, int | float):
                 yield Sensor(at, name, "fan", f"fan{fan}", float(rpm))
         chip = item.get("temperature_c")
         if isinstance(chip, int | float) and not isinstance(chip, bool):
             yield Sensor(at, name, "temperature", "chip", float(chip))
+
+
+def odd(readings: Iterable[Sensor], limits: Common) -> list[tuple[str, str]]:
+    """(part, a sentence) of fans and temperatures whose last reading is far from the usual: of a fan that of all fans of its part, of a temperature
+    that of its own past. `readings` of a part and name in the order of time."""
+    series: dict[tuple[str, str], list[Sensor]] = {}
+    fans: dict[str, list[float]] = {}
+    for reading in readings:
+        series.setdefault((reading.part, reading.name), []).append(reading)
+        if reading.kind == "fan":
+            fans.setdefault(reading.part, []).append(reading.value)
+    found = []
+    for (part, name), own in sorted(series.items()):
+        last = own[-1]
+        usual = median(fans[part] if last.kind == "fan" else [one.value for one in own])
+        if last.kind == "fan" and last.value < limits.slow_fan * usual:
+            found.append((part, f"{name} turns at {last.value:.0f} rpm, {usual:.0f} is usual"))
+        elif last.kind == "temperature" and last.value > usual + limits.hot_c:
+            found.append((part, f"{name} is at {last.value:.0f} C, {usual:.0f} C is usual"))
+    return found
 
 
 def drops_by_card(watch: Watch, cards: Mapping[End, str] | None = None) -> dict[str, int]:

@@ -168,5 +168,5 @@ def series(port: Port) -> Iterator[Series]:
     """The counters of a port as rows. Of an unknown one the last value that was read."""
     for name, value in port.values.items():
         row = counters.known(name)
-        bits = 64 if port.wide or row is None else row.bits
+        bits = 64 if port.wide or row is None or (value or 0) > row.cap else row.bits
         yield Series(port.guid, port.port, name, bits, port.boot, port.odd.get(name, "counting"), value, port.at)

@@ -33,7 +33,7 @@ from aegis_netmon.memory import Memory
 from aegis_netmon.picture import Picture
 from aegis_netmon.places import Places
 from aegis_netmon.rounds import Rounds
-from aegis_netmon.sweeping import Sweeping
+from aegis_netmon.sweeping import Sweeping, zone_of
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ async def start(service: Service) -> None:
         incidents = Incidents(picture.hosts.limits, found.incidents if found is not None else None)
 
         def take(poll: NodePoll) -> None:
-            for port in picture.hosts.take(poll):
+            for port in (port for port in picture.hosts.take(poll) if not port.aside):
                 incidents.counted((port.guid or f"{port.seen.node}/{port.seen.device}", port.seen.port), port.port, poll.at)
 
         intake = Intake(bus, take, found.seq if found is not None else 0)
@@ -129,4 +129,4 @@ async def start(service: Service) -> None:
 
 def main() -> int:
     """`python -m aegis_netmon`. Settings: sections [bus], [service] and [netmon]."""
-    return replica_main(SERVICE, start, check=lambda config: hosts_of(config.netmon))
+    return replica_main(SERVICE, start, check=lambda config: (hosts_of(config.netmon), zone_of(config.netmon)))

@@ -10,6 +10,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from datetime import UTC, tzinfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 from aegis_bus.settings import NetmonSettings
@@ -21,6 +23,7 @@ from aegis_netmon.incidents import Incidents
 from aegis_netmon.picture import Picture
 from aegis_netmon.reports import Reports
 from aegis_netmon.routing import AdaptiveState
+from aegis_netmon.topology import End
 from aegis_netmon.watch import dipped, step
 
 log = logging.getLogger(__name__)
@@ -28,6 +31,14 @@ log = logging.getLogger(__name__)
 ROUTES_EVERY = 600.0
 LOOK = 0.25
 LOST_SHARE = 0.5
+
+
+def zone_of(settings: NetmonSettings) -> tzinfo:
+    """Of UFM's clock. ValueError (E130)."""
+    try:
+        return ZoneInfo(settings.ufm_zone) if settings.ufm_zone != "UTC" else UTC
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(f'E130 netmon.ufmZone "{settings.ufm_zone}": expected a time zone, as Europe/Berlin') from None
 
 
 class Swept(msgspec.Struct, frozen=True):
@@ -47,10 +58,11 @@ class Sweeping:
     ) -> None:
         self._settings, self._mine, self._picture, self._incidents, self._on_sweep = settings, mine, picture, incidents, on_sweep
         self.reader = FabricReader(settings.prefix, settings.budget)
-        self.reports = Reports(settings.reports)
+        self.reports = Reports(settings.reports, zone_of(settings))
         self.adaptive: AdaptiveState = self.reports.adaptive(None)
         self.last = Swept(why="" if settings.fabric else "this replica does not sweep (netmon.fabric is false)")
         self._routes_due = 0.0
+        self._below: dict[End, str] = {}
         self._doubtful = False
 
     async def run(self) -> None:
@@ -100,6 +112,7 @@ class Sweeping:
             log.warning("%s", self.last.partial[0])
             return
         self._doubtful = False
+        reading = msgspec.structs.replace(reading, optics=reading.optics or self.reports.optics(time.time()), below=self._below)
         after, verdicts = await asyncio.to_thread(step, picture.watch, reading, picture.hosts.limits)
         picture.swept(after, reading.fabric, verdicts)
         for end, port in after.ports.items():
@@ -111,6 +124,7 @@ class Sweeping:
             self._routes_due = time.monotonic() + ROUTES_EVERY
             parsed, why = await asyncio.to_thread(self.reader.routes)
             picture.routed(users.routes(parsed.items) if parsed is not None else {})
+            self._below = await asyncio.to_thread(self.reader.below)
             if why:
                 log.info("routes of the switches are not known: %s", why)
 

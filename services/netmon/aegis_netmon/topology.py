@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
 import msgspec
+from aegis_parsers.ib.fabric import HOST
 from aegis_parsers.schema import Item
 
 Kind = Literal["host", "switch"]
@@ -140,7 +141,7 @@ def port_guid(node: str, item: Item, whose: str) -> str:
 
 def host_name(name: str | None) -> bool:
     """Whether a node description is an adapter's: "node06 mlx5_0", "gpu-3 HCA-1"."""
-    return bool(name and re.search(r"\b(?:mlx\d_\w+|HCA-\d+|hfi1_\d+|ib\d+)\s*$", name))
+    return bool(name and HOST.search(name))
 
 
 def host_of(name: str) -> str:

@@ -81,6 +81,8 @@ def of_incident(incident: Incident, events: Iterable[PortEvent], picture: Pictur
     for node in incident.nodes:
         for key in picture.hosts.of_node.get(node, ()):
             port = picture.hosts.ports[key]
+            if port.aside:
+                continue
             ends.add((port.guid or f"{port.seen.node}/{port.seen.device}", port.seen.port))
             dips[port.name] = port.flap.dips
     used = picture.uses.get(incident.job)

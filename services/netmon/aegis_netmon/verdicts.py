@@ -6,7 +6,7 @@ from there (`Told.of`), so that it is not told again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 import msgspec
 from aegis_proto.messages import Fact, Verdict
@@ -86,6 +86,18 @@ def of_link(info: LinkInfo, at: int) -> Verdict:
         state=info.state,
         codes=codes(info) if bad else (),
     )
+
+
+def closed(told: Mapping[str, Told], lines: Container[str]) -> list[str]:
+    """Links whose last word is an alarm, and of which nothing is known any more: an adapter was changed, a node has gone, or the fabric's side knows
+    the link by both its ends now."""
+    return sorted(key for key, last in told.items() if last.state in ALARMS and key not in lines)
+
+
+def of_gone(link: str, at: int) -> Verdict:
+    """The alarm is taken back: nobody waits for a repair of what is not there. `at` in ms."""
+    sentence, zh = f"link {link} is not there any more: what was said of it is taken back", f"链路 {link} 已不存在,此前的结论撤回"
+    return Verdict(f"{link}-{at}", SERVICE, "network", sentence=sentence, sentenceZh=zh, at=at, state="unknown")
 
 
 def of_jobs(infos: Iterable[LinkInfo]) -> dict[str, list[LinkInfo]]:

@@ -6,7 +6,7 @@ and which side of the cable is at fault.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 from aegis_parsers.ib.ber import line_rate_gbps
@@ -31,6 +31,8 @@ class Watch(msgspec.Struct, frozen=True):
     ports: Mapping[End, Port] = {}
     flaps: Mapping[str, History] = {}
     readings: int = 0
+    best: Mapping[str, tuple[float, float]] = {}
+    """Link -> the best rate at which it was seen (Gb/s), and when last."""
 
 
 class LinkVerdict(msgspec.Struct, frozen=True):
@@ -61,9 +63,31 @@ def step(watch: Watch, reading: Reading, limits: Limits | None = None) -> tuple[
     for poll in reading.polls:
         ports[poll.guid, poll.port] = observe(ports.get((poll.guid, poll.port)), poll)
     histories = {key: history(watch, reading, link, ports, limits) for key, link in links.items()}
-    after = Watch(links, names, ports, histories, watch.readings + 1)
-    verdicts = [verdict for key in links if (verdict := judge(after, key, reading, limits)) is not None]
+    best = {**watch.best, **dict(best_rates(watch, reading, limits))}
+    after = Watch(links, names, ports, histories, watch.readings + 1, best)
+    after = forget(after, *(key for key in links if key not in fabric.links and taken_out(histories[key], reading.at, limits)))
+    verdicts = [verdict for key in after.links if (verdict := judge(after, key, reading, limits)) is not None]
     return after, sorted(with_devices(after, verdicts), key=lambda verdict: (-ORDER.index(verdict.state), verdict.link))
+
+
+def best_rates(watch: Watch, reading: Reading, limits: Limits) -> Iterator[tuple[str, tuple[float, float]]]:
+    """The rates that are no slower than before, or have been what they are for long."""
+    for key, link in reading.fabric.links.items():
+        rate, old = line_rate_gbps(link.speed, link.width), watch.best.get(key)
+        if rate and (old is None or rate >= old[0] or reading.at - old[1] > limits.slow.forget_s):
+            yield key, (rate, reading.at)
+
+
+def slow(watch: Watch, link: Link, reading: Reading) -> health.Slow | None:
+    """A link that came back narrower or slower than it was, or that its tool says could be faster while others of its kind are."""
+    now, best = reading.fabric.links.get(link.id), watch.best.get(link.id)
+    if now is None:
+        return None
+    rate = line_rate_gbps(now.speed, now.width)
+    if rate and best is not None and rate < best[0]:
+        return health.Slow(f"up at {now.width} {now.speed} ({rate:g} Gb/s), {best[0]:g} Gb/s before", "critical", "ours: what it did before")
+    told = next((reading.below[end] for end in (link.a, link.b) if end in reading.below), None)
+    return health.Slow(told, "warning", "infiniband-diags") if told is not None else None
 
 
 def history(watch: Watch, reading: Reading, link: Link, ports: Mapping[End, Port], limits: Limits) -> History:
@@ -90,15 +114,21 @@ def judge(watch: Watch, key: str, reading: Reading, limits: Limits) -> LinkVerdi
     flap = flaps.judge(watch.flaps[key], reading.at, limits.flap)
     gbps = line_rate_gbps(link.speed, link.width)
     ends = [(end, watch.ports.get(end)) for end in (link.a, link.b)]
-    judged: list[tuple[End, Health]] = [(end, health.judge(port, flap, gbps=gbps, limits=limits)) for end, port in ends if port is not None]
+    lame = slow(watch, link, reading)
+    judged: list[tuple[End, Health]] = [
+        (end, health.judge(port, flap, gbps=gbps, optics=reading.optics.get(end), slow=lame, limits=limits)) for end, port in ends if port is not None
+    ]
     title = {end: f"{watch.names.get(end[0]) or end[0]} port {end[1]}" for end in (link.a, link.b)}
     if not judged:
+        found = (*health.of_flaps(flap), *health.of_rate(lame))
         state: health.State = "down" if flap.state in ("down", "dropped") else "flapping" if flap.state == "flapping" else "unknown"
-        return LinkVerdict(key, state, title[link.a], title[link.b], title[link.a], no_side(flap), tuple(health.of_flaps(flap)))
+        return LinkVerdict(key, state, title[link.a], title[link.b], title[link.a], no_side(flap), found)
     judged.sort(key=lambda row: (-ORDER.index(row[1].state), -len(row[1].findings), -errors(watch.ports.get(row[0])), row[0]))
     end, worst = judged[0]
     seen = [sums(port) for _, port in ends]
     side = no_side(flap) if worst.state == "down" else expected.side(seen[0], seen[1])
+    if lame is not None and side.suspect == "none":
+        side = expected.Side("cable", "nothing but its rate is wrong: cable or connector, then either port")
     return LinkVerdict(key, worst.state, title[link.a], title[link.b], title[end], side, worst.findings)
 
 
@@ -151,6 +181,12 @@ def dipped(watch: Watch, dips: Iterable[tuple[End, flaps.Dip]], limits: Limits |
     return msgspec.structs.replace(watch, flaps=histories)
 
 
-def forget(watch: Watch, link: str) -> Watch:
-    """After a link was taken out on purpose."""
-    return msgspec.structs.replace(watch, links={key: value for key, value in watch.links.items() if key != link})
+def taken_out(history: History, at: float, limits: Limits) -> bool:
+    """Whether a link is down for so long that it was taken out."""
+    return history.up is False and bool(history.dips) and history.dips[-1].end is None and at - history.dips[-1].start > limits.down.forget_s
+
+
+def forget(watch: Watch, *links: str) -> Watch:
+    """After links were taken out: they are expected no more."""
+    kept = {name: {key: value for key, value in getattr(watch, name).items() if key not in links} for name in ("links", "flaps", "best")}
+    return msgspec.structs.replace(watch, **kept) if links else watch

@@ -44,7 +44,7 @@ PURE = {
     "aegis_cli": [f"slurm/{name}" for name in ("step", "ledger", "ending", "script", "weights")],
     "aegis_netmon": [
         *("series", "rates", "ber", "flaps", "health", "expected", "limits", "topology", "users", "routing"),
-        *("correlate", "pairs", "transport", "fabricpoll", "watch", "sensors", "uplinks", "rollout", "hostpoll", "ufmlog"),
+        *("correlate", "pairs", "transport", "fabricpoll", "dbcsv", "watch", "sensors", "uplinks", "rollout", "hostpoll", "ufmlog"),
         *("hosts", "picture", "verdicts", "incidents", "kept"),
     ],
 }

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from aegis_netmon import collect, fabricpoll, flaps, reports, ufmlog, watch
+from aegis_bus.settings import NetmonSettings
+from aegis_netmon import collect, dbcsv, fabricpoll, flaps, reports, ufmlog, watch
 from aegis_netmon.series import observe, series
+from aegis_netmon.sweeping import zone_of
 from aegis_netmon.topology import Link
 from aegis_netmon.watch import Watch
 from aegis_parsers import parse
@@ -40,7 +43,7 @@ def test_a_lid_that_nobody_knows_is_left_out(shared: Path) -> None:
 
 
 def test_columns_of_ibdiagnet_go_by_their_names(shared: Path) -> None:
-    (poll,) = fabricpoll.of_ibdiagnet(1.0, parse("ibdiagnet", (shared / "net/ibdiagnet2_db_csv_format_only.csv").read_text()))
+    (poll,) = dbcsv.polls_of(1.0, parse("ibdiagnet", (shared / "net/ibdiagnet2_db_csv_format_only.csv").read_text()))
     assert (poll.guid, poll.port, poll.wide) == ("0000000000000001", 1, True)
     assert dict(poll.values) == {
         "link_downed": 1,
@@ -80,7 +83,7 @@ END_PM_INFO
 def test_a_report_of_ibdiagnet_is_a_sweep_where_nobody_may_sweep(tmp_path: Path) -> None:
     state, states = Watch(), []
     for at, errors in ((0.0, 5), (60.0, 5), (120.0, 70_000)):
-        reading = fabricpoll.of_db_csv(at, parse("ibdiagnet", DB_CSV.format(errors=errors)))
+        reading = dbcsv.reading(at, parse("ibdiagnet", DB_CSV.format(errors=errors)))
         assert reading is not None and not reading.partial
         state, (verdict,) = watch.step(state, reading)
         states.append(verdict.state)
@@ -141,6 +144,10 @@ def test_a_port_at_its_cap_is_asked_for_its_64_bit_counters_from_then_on(shared:
 
 def test_counters_that_ufm_alarmed_on_are_events_and_bodies_without_a_time_are_none(shared: Path) -> None:
     line = HEAD.format(n=3, code=116, text="(Switch:T4:1/4/2)fc6a1c0300244e00:8 port xmit discards")
-    (event,) = ufmlog.events(parse("ufm", line), offset=3600.0)
+    (event,) = ufmlog.events(parse("ufm", line), timezone(timedelta(hours=2)))
+    assert event.at == datetime(2024, 5, 6, 5, 8, 3, 123000, UTC).timestamp()
+    assert zone_of(NetmonSettings()) is UTC
+    with pytest.raises(ValueError, match=r"netmon\.ufmZone"):
+        zone_of(NetmonSettings(ufm_zone="Mars/Olympus"))
     assert (event.end, event.counter) == (("fc6a1c0300244e00", 8), "port_xmit_discards")
     assert list(ufmlog.events(parse("ufm", (shared / "net/logs/ufm_events.txt").read_text()))) == []

@@ -8,7 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 from aegis_netmon import ber, correlate, flaps, rates, rollout, sensors, topology, uplinks, watch
+from aegis_netmon.correlate import Sensor
 from aegis_netmon.fabricpoll import Reading, ends
+from aegis_netmon.limits import default
 from aegis_netmon.rollout import Pod, Sample
 from aegis_netmon.series import Poll
 from aegis_netmon.sim import fabric as model
@@ -64,6 +66,17 @@ def test_fans_and_chip_of_a_switch_are_readings(shared: Path) -> None:
     assert {row.part for row in rows} == {"1c34da0300010540"}
     assert [(row.name, row.value) for row in rows if row.kind == "temperature"] == [("chip", 45.0)]
     assert [row.value for row in rows if row.kind == "fan"] == [8493, 7349, 8441, 7270, 8337, 7156, 8441, 7232]
+
+
+def test_a_fan_below_the_others_and_a_chip_above_its_past_are_told_until_they_are_as_usual() -> None:
+    limits = default().common
+    story = [Sensor(float(n), "core1/L6", "fan", f"fan{n}", 8400.0 + n) for n in range(1, 5)]
+    story += [Sensor(float(n), "core1/L6", "temperature", "chip", 61.0 + n % 2) for n in range(4)]
+    assert sensors.odd(story, limits) == []
+    slow = [*story, Sensor(9.0, "core1/L6", "fan", "fan3", 4100.0), Sensor(9.0, "core1/L6", "temperature", "chip", 92.0)]
+    assert sensors.odd(slow, limits) == [("core1/L6", "chip is at 92 C, 62 C is usual"), ("core1/L6", "fan3 turns at 4100 rpm, 8402 is usual")]
+    well = [*slow, Sensor(10.0, "core1/L6", "fan", "fan3", 8300.0), Sensor(10.0, "core1/L6", "temperature", "chip", 62.0)]
+    assert sensors.odd(well, limits) == []
 
 
 @pytest.mark.parametrize(("tick", "lanes", "share"), [(0x07, 4, 0.0687), (0x1F, 4, 1.0)])

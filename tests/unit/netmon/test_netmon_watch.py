@@ -13,6 +13,7 @@ from aegis_netmon import collect, fabricpoll, watch
 from aegis_netmon.fabricpoll import ZEROES, Reading
 from aegis_netmon.series import Poll
 from aegis_netmon.topology import Fabric, build
+from aegis_netmon.verdicts import Told, closed, of_gone
 from aegis_netmon.watch import ALARMS, LinkVerdict, Watch, step
 from aegis_parsers import parse
 from harness.waiting import until_sync
@@ -72,6 +73,19 @@ def test_a_link_taken_out_on_purpose_is_forgotten(fabric: Fabric) -> None:
     state, _ = step(Watch(), reading(fabric, 0))
     _, verdicts = step(watch.forget(state, gone), reading(fabric, 30, gone=gone))
     assert not [verdict for verdict in verdicts if verdict.link == gone]
+
+
+def test_a_link_that_is_gone_for_a_month_was_taken_out_and_what_was_said_of_it_is_taken_back(fabric: Fabric) -> None:
+    gone = next(iter(fabric.links))
+    state, days = Watch(), []
+    for day in (0, 1, 2, 29, 33, 34):
+        state, verdicts = step(state, reading(fabric, 86400.0 * day, gone=gone if day else ""))
+        days.append(next((verdict.state for verdict in verdicts if verdict.link == gone), ""))
+    assert days == ["unknown", "down", "down", "down", "", ""]
+    told = {gone: Told("down"), "n1-mlx5_0-1": Told("healthy"), "part-card-x": Told("suspect"), "l": Told("watch")}
+    assert closed(told, {"l"}) == [gone]
+    back = of_gone(gone, 5)
+    assert (Told.of(back), back.nodes, "not there any more" in back.sentence) == (Told("unknown"), (), True)
 
 
 def test_a_port_that_nobody_looked_at_is_unknown_and_not_down(fabric: Fabric) -> None:
