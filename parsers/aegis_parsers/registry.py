@@ -7,6 +7,7 @@ a name that is nobody's.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -18,6 +19,8 @@ from .vendors import amd, ascend, cambricon, metax
 
 TEXT_LIMIT = 64 * 1024 * 1024
 """Characters read of one text; a longer one is cut and said to be."""
+COLOUR = re.compile(r"\x1b\[[0-9;]{0,32}[A-Za-z]")
+"""What a terminal takes for colours: some tools print it into files, too."""
 LINE_LIMIT = 4096
 """Characters read of one line."""
 
@@ -101,6 +104,7 @@ def parse(tool: str, text: str | bytes) -> Parsed:
     if isinstance(text, bytes):
         text = text.decode("utf-8", "replace")
     text, whole = text[:TEXT_LIMIT].replace("\r\n", "\n"), len(text) <= TEXT_LIMIT
+    text = COLOUR.sub("", text) if "\x1b" in text else text
     name = (detect(text) or "unknown") if tool == "auto" else resolve(tool)
     draft = Draft(name)
     if not whole:

@@ -25,7 +25,9 @@ WHERE = re.compile(r"(?:GUID=?\s*|port=?\s*|^)(?P<where>\S+?/[\w:/.]+|0x[0-9a-f]
 def looks(text: str) -> bool:
     if re.search(r"^Ty\s*: *# *:", text, re.M):
         return True
-    return bool(re.search(r"^START_[A-Z]\w+$", text, re.M) or ENABLED.search(text) or INCREASED.search(text) or re.search(r"^-[IWE]- ", text, re.M))
+    return bool(
+        re.search(r"^START_[A-Z]\w+[ \t]*$", text, re.M) or ENABLED.search(text) or INCREASED.search(text) or re.search(r"^-[IWE]- ", text, re.M)
+    )
 
 
 def read(draft: Draft, text: str) -> None:

@@ -75,7 +75,7 @@ def read_document(draft: Draft, id: str, document: Any) -> None:
 def devices(draft: Draft, text: str) -> Iterator[tuple[str, Body]]:
     device, body = "port0", Body()
     for raw in text.split("\n"):
-        line = re.sub(r"\x1b\[[\d;]*m", "", raw).strip()
+        line = raw.strip()
         if match := DEVICE.match(line):
             if body:
                 yield device, body

@@ -231,3 +231,13 @@ def test_a_fan_that_was_not_read_is_not_still_and_the_short_form_is_read_as_well
     assert [(finding.code, finding.item) for finding in parsed.findings] == [("switch_fan_slow", "fan5")]
     named = parse("auto", f"====\n Device: lid-266\n Current node description: leaf-01\n{text.partition('Technologies')[2]}")
     assert (named.items[0]["name"], named.unreadable) == ("leaf-01", ())
+
+
+@pytest.mark.parametrize(
+    "path", ["perfquery/perfquery_0x506b4b03005c2740.out", "ibdiagnet2_db_csv_format_only.csv", "mlxlink/hdr200_8hcas_counters.txt"]
+)
+def test_colours_line_ends_and_blanks_at_the_end_of_lines_change_nothing(shared: Path, path: str) -> None:
+    text = (shared / "net" / path).read_text()
+    painted = "\r\n".join(f"\x1b[32m{line}\x1b[0m  " for line in text.split("\n"))
+    one, other = parse("auto", text), parse("auto", painted)
+    assert (other.tool, other.items, other.findings) == (one.tool, one.items, one.findings)
