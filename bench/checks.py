@@ -84,7 +84,7 @@ async def worker(
 ) -> tuple[list[CheckResult], dict[str, float]]:
     """All checks of one worker; when each result came."""
     came: dict[str, float] = {}
-    context = Context("", folder, os.getpid(), f"n{index}")
+    context = Context(f"bench{os.getpid()}.w{index}.1.", folder, os.getpid(), f"n{index}")
 
     async def local() -> list[CheckResult]:
         checks = [check for name in LOCAL if (check := named(name)) is not None]

@@ -16,7 +16,13 @@ from aegis_agent.procs import VARIABLE, processes, stat
 
 WINDOW = 1.0
 OURS = ("agent", "check")
-"""Last words of scopes that are not a training's."""
+"""How what is not a training's begins: the fourth word of its scope, or the first of a check by hand. A standby's scope ends in room (dots)."""
+
+
+def training(scope: str) -> bool:
+    """Whether a process with this scope belongs to a run of a command."""
+    words = scope.split(".", 4)
+    return bool(scope) and words[0] not in OURS and not words[min(3, len(words) - 1)].startswith(OURS)
 
 
 def scope_of(pid: int) -> str:
@@ -35,7 +41,7 @@ def trainings(prefix: str) -> dict[int, str]:
     me, found = os.getpid(), {}
     for pid in processes():
         scope = scope_of(pid) if pid != me else ""
-        if scope and scope.startswith(prefix) and not scope.rpartition(".")[2].startswith(OURS) and not scope.startswith(OURS):
+        if training(scope) and scope.startswith(prefix):
             found[pid] = scope
     return found
 

@@ -114,7 +114,7 @@ class _Said:
             for line in lines:
                 answer = answer_in(line)
                 if answer is not None and answer.get("check") in self.names:
-                    self.found[str(answer["check"])] = (answer, time.monotonic() - self.begun)
+                    self.found.setdefault(str(answer["check"]), (answer, time.monotonic() - self.begun))  # the last lines are seen again
             whole = b"\n".join([*lines[-3:], whole])
         self.output = whole[-65536:]
 

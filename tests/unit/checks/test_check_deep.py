@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from aegis_agent.checks import hang
 from aegis_agent.deep import baseline, compare, work
 from aegis_agent.deep.command import against
 from aegis_proto.messages import CheckResult
@@ -139,3 +140,20 @@ def test_a_training_that_is_stopped_is_seen_and_left_alone(tmp_path: Path, told:
     finally:
         child.kill()
         child.wait()
+
+
+@pytest.mark.parametrize(
+    ("scope", "is_one"),
+    [
+        ("u.w0.1.3", True),
+        ("u.w0.1.12.r1", True),
+        ("agents.w0.1.3", True),
+        ("", False),
+        ("u.w0.1.agent", False),
+        ("u.w0.1.agent-" + "." * 60, False),
+        ("u.w0.1.check-io", False),
+        ("check.77.0-together", False),
+    ],
+)
+def test_agents_standbys_and_checks_are_no_training(scope: str, is_one: bool) -> None:
+    assert hang.training(scope) is is_one

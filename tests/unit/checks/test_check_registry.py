@@ -162,6 +162,7 @@ async def test_of_several_checks_one_that_hangs_or_crashes_holds_itself_alone_an
     }
     assert "no answer within 4 s" in one["hangs"].Result and "no end within 4 s" in one["lingers"].Result
     assert "No module named 'no_such_module'" in one["crashes"].Result and one["well"].Result == str(tmp_path)
+    assert one["well"].duration < min(one["hangs"].duration, one["lingers"].duration), "each has the time at which its own answer came"
     assert all(result.Pass for result in two.values()), two
 
 
