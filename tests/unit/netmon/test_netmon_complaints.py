@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from aegis_agent.daemon.ports import message
 from aegis_netmon import flaps, hostpoll, pairs, transport, verdicts
-from aegis_netmon.collect import FabricReader
+from aegis_netmon.collect import PORTS, FabricReader
 from aegis_netmon.correlate import PortEvent
 from aegis_netmon.expected import Seen, fabric_ports, unsupported
 from aegis_netmon.flaps import Dip, History
@@ -161,9 +161,12 @@ def test_row_10_dead_paths_do_not_spend_more_than_the_budget_and_what_is_missing
     tool.write_text(f'#!/bin/sh\ncase "$*" in {graph}*counters) cat {tmp_path}/data;;*) cat {tmp_path}/cut; sleep 100;; esac\n')
     tool.chmod(0o700)
     begun = time.monotonic()
-    made = FabricReader((str(tool),), budget=3.0).read(0.0)
-    assert len(made.fabric.links) == 32 and time.monotonic() - begun < 60
-    assert any("no answer within the budget of 3 s: cut off" in what for what in made.partial)
+    FabricReader((str(tool),)).run(PORTS, begun + 100)
+    budget = round(max(1.0, 30 * (time.monotonic() - begun)), 1)  # three tools end before the one that does not, however slow this machine is
+    begun = time.monotonic()
+    made = FabricReader((str(tool),), budget=budget).read(0.0)
+    assert len(made.fabric.links) == 32 and time.monotonic() - begun < 20 * budget
+    assert any(f"no answer within the budget of {budget:g} s: cut off" in what for what in made.partial)
     assert {(made.fabric.name((poll.guid, poll.port)), *poll.values.values()) for poll in made.polls if "symbol_error" not in poll.values} == {
         ("leaf2 port 5", 7),
         ("leaf2 port 6", 7),
