@@ -222,10 +222,22 @@ class LemonSettings:
     detector: str = "blame"
     window: float = duration(28 * 86400.0)
     recent: float = duration(7 * 86400.0)
-    posterior: float = share(0.47)
+    posterior: float = share(0.5)
     """Probability of being a lemon from which a node is flagged."""
     least: float = number(1.8)
     """Failures below which no probability flags."""
+    count: float = number(3.0)
+    """Detector `count`: failures from which it flags."""
+    certain: float = share(0.9)
+    times: float = number(5.0)
+    """Detector `shrinkage`: how sure it must be that a node fails so many times as often as the fleet."""
+    rule_multi: float = number(2.0)
+    rule_xid: float = number(5.0)
+    """Detector `rules`, rule A: failures of jobs of several nodes, and XIDs of the hardware class, that must be exceeded both."""
+    rule_rate: float = share(0.2)
+    """Rule B: share of the node's own jobs that failed, which must be exceeded, with a failure within `recent`."""
+    rule_weight: float = number(2.0)
+    """How often what happened within `recent` counts in rule A."""
     gap: float = duration(3600.0)
     """Failures of a node so close to an episode's first are one."""
     settle: float = duration(120.0)

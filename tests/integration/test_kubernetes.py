@@ -21,9 +21,11 @@ from aegis_agent.handover import Exit
 from aegis_jobcontroller.kubernetes.client import Client, KubeError
 from aegis_jobcontroller.kubernetes.resources import AEGISJOBS, EVENTS, PODS, RECORDS, SECRETS
 from aegis_jobcontroller.kubernetes.resources import NODES as NODE_OBJECTS
+from aegis_jobcontroller.kubernetes.seen import LABEL_RISK
 from aegis_proto import subjects
 from aegis_proto.api import read_reply
 from aegis_proto.api_nodes import TaintAnswer, TaintRequest
+from aegis_proto.lemon import Risk
 from aegis_proto.messages import encode
 from harness.waiting import until
 from support.controlplane import DEPLOY, KINDS, ControlPlane, documents
@@ -334,6 +336,20 @@ async def test_an_object_that_can_be_no_job_is_told_why(lab: Lab) -> None:
     await lab.submit("wrong", stopGrace="soon")
     status = await lab.when("wrong", phase="Failed", reason="InvalidTemplate")
     assert "stopGrace" in status["message"]
+
+
+async def test_a_nodes_risk_is_its_label_while_it_has_one(lab: Lab) -> None:
+    async def label() -> str:
+        found = await lab.api.get(NODE_OBJECTS, "", "gpu-4")
+        return str(found["metadata"].get("labels", {}).get(LABEL_RISK, "none"))
+
+    async def shows(wish: str) -> bool:
+        return await label() == wish
+
+    assert lab.stack.admin is not None
+    for risk, wish in ((0.61, "60"), (0.0, "none")):
+        await lab.stack.admin.publish(subjects.node_risk("gpu-4"), encode(Risk("gpu-4", risk)))
+        await until(lambda wish=wish: shows(wish), 60, lambda: lab.controller.log.read_text()[-2000:])
 
 
 async def test_the_shipped_roles_may_do_their_work_and_nothing_more(lab: Lab) -> None:

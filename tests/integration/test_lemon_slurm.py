@@ -46,6 +46,11 @@ class Slurm:
         state, reason = self.run("sinfo", "-h", "-n", BAD, "-o", "%T|%E").strip().split("|", 1)
         return state, reason
 
+    def told(self, node: str) -> tuple[str, str]:
+        """(weight, features) of a node."""
+        weight, features = self.run("sinfo", "-h", "-N", "-n", node, "-o", "%w|%f").strip().split("|", 1)
+        return weight, features
+
     def job(self) -> str:
         return self.run("sbatch", "--parsable", "--no-requeue", "-N", str(NODES), "-o", "/dev/null", "--wrap", "sleep 600").strip()
 
@@ -119,5 +124,8 @@ async def test_a_bad_node_of_slurm_is_found_in_its_accounting_drained_tested_and
         await cli(h, "node", "test", BAD, "--each", "200ms", "--reason", "disk replaced")
         await verdict(h, "probation")
         await until(lambda: slurm.node()[0] == "idle", 60, "resumed")
+        # On probation it is at risk: given last, and to be known by a feature.
+        await until(lambda: slurm.told(BAD) == ("301", "aegis_base_1,aegis_suspect"), 60, lambda: str(slurm.told(BAD)))
+        assert slurm.told("node1") == ("1", "(null)")
         job = slurm.job()
         await until(lambda: slurm.state(job) == "RUNNING", 60, "a job on all nodes")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from aegis_parsers.slurm import Change, changes, node_records
 
 from aegis_cli import spec
 from aegis_cli.commands import run as running
@@ -15,10 +16,9 @@ from aegis_cli.commands.settings import configuration
 from aegis_cli.errors import CliError
 from aegis_cli.options import Env, command
 from aegis_cli.output import Column
-from aegis_cli.slurm import control, records
+from aegis_cli.slurm import control
 from aegis_cli.slurm.script import script as text_of
 from aegis_cli.slurm.step import PLACING
-from aegis_cli.slurm.weights import Change, changes
 
 COLUMNS = [
     Column("NODE", lambda row: row.node),
@@ -68,16 +68,12 @@ def register(app: typer.Typer) -> None:
     def weights(
         env: Env,
         scores: Annotated[Path, typer.Option("--scores", metavar="FILE", help="What `aegis lemon rank -o json` printed; - = stdin.")],
-        base: Annotated[int, typer.Option("--base", metavar="N", min=1, help="Weight of a node without a blemish.")] = 1,
         apply: Annotated[bool, typer.Option("--apply", help="Tell Slurm (needs its rights of an operator).")] = False,
     ) -> int:
         """Node weights and the feature aegis_suspect from scores: nodes that fail jobs are given last."""
         found = read_scores(scores)
         try:
-            nodes = {
-                record["NodeName"]: record for line in control.run("scontrol", "-o", "show", "node").splitlines() if (record := records.record(line))
-            }
-            todo = changes(found, nodes, base)
+            todo = changes(found, node_records(control.run("scontrol", "-o", "show", "node")))
         except control.SlurmRefused as error:
             raise CliError("E108", f"Slurm does not answer: {error}") from None
         except ValueError as error:
@@ -91,13 +87,14 @@ def register(app: typer.Typer) -> None:
 
 
 def read_scores(path: Path) -> list[tuple[str, float, bool]]:
-    """(node, score, flagged) of each node in a NodeList; E117 when it is none."""
+    """(node, score, flagged) of each node of a ranking; E117 when it is none. Of a detector that counts, whose score is no share, who is flagged."""
     try:
-        text = sys.stdin.read() if str(path) == "-" else path.read_text()
-        items = json.loads(text)["items"]
-        return [(str(item["node"]), float(item["score"]), bool(item.get("flagged", False))) for item in items]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CliError("E117", f"{path}: expected a NodeList of `aegis lemon rank -o json`: {error}") from None
+        ranking = json.loads(sys.stdin.read() if str(path) == "-" else path.read_text())
+        nodes = [(str(node["node"]), float(node.get("score", 0.0)), bool(node.get("flagged", False))) for node in ranking["nodes"]]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CliError("E117", f"{path}: expected the ranking of `aegis lemon rank -o json`: {error}") from None
+    counted = ranking.get("detector") in ("count", "rules")
+    return [(node, float(flagged) if counted else score, flagged) for node, score, flagged in nodes]
 
 
 def _apply(env: Env, todo: list[Change]) -> int:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 from collections.abc import Sequence
 
+from aegis_parsers.slurm import record
 from aegis_proto import hostlist
 
 from aegis_cli.slurm import records
@@ -55,11 +56,11 @@ def hostnames(nodelist: str) -> tuple[str, ...]:
 
 
 def job(number: str) -> dict[str, str]:
-    return records.record(run("scontrol", "-o", "show", "job", number))
+    return record(run("scontrol", "-o", "show", "job", number))
 
 
 def node(name: str) -> dict[str, str]:
-    return records.record(run("scontrol", "-o", "show", "node", name))
+    return record(run("scontrol", "-o", "show", "node", name))
 
 
 def config() -> dict[str, str]:

@@ -7,19 +7,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-KEY = re.compile(r"(?:^|(?<=\s))([A-Z][\w:/]*)=")
-NOTHING = ("", "(null)", "None", "N/A", "Unknown")
+from aegis_parsers.slurm import NOTHING
+
 LIMIT_IS_NEAR = 65535.0
 """Seconds: the earliest that `--signal` of sbatch can come before the time limit."""
 DOWN = frozenset({"DOWN", "FAIL", "FAILING", "NOT_RESPONDING", "POWERED_DOWN", "POWERING_DOWN"})
-
-
-def record(text: str) -> dict[str, str]:
-    """`Key=Value Key=Value` of `scontrol -o show job|node|config`; values may hold spaces. "" for what Slurm calls nothing."""
-    found = list(KEY.finditer(text))
-    ends = [match.start() for match in found[1:]] + [len(text)]
-    values = {match[1]: text[match.end() : end].strip() for match, end in zip(found, ends, strict=True)}
-    return {key: "" if value in NOTHING else value for key, value in values.items()}
 
 
 def settings(text: str) -> dict[str, str]:

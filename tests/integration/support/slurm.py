@@ -82,9 +82,9 @@ class Slurm:
 
     def show(self, what: str, name: str) -> dict[str, str]:
         """`scontrol show` of a job or node, as fields."""
-        from aegis_cli.slurm import records
+        from aegis_parsers.slurm import record
 
-        return records.record(self.run("scontrol", "-o", "show", what, name))
+        return record(self.run("scontrol", "-o", "show", what, name))
 
     def state(self, job: str) -> str:
         return self.show("job", job).get("JobState", "")

@@ -13,6 +13,7 @@ import pytest
 from aegis_bus import config
 from aegis_cli.commands import doctor
 from aegis_cli.commands.doctor import slurm_settings
+from aegis_cli.commands.slurm import read_scores
 from aegis_cli.errors import CliError
 from aegis_cli.slurm import control, ledger, records, step
 from aegis_cli.slurm.ending import Ending, ending, interrupted, used
@@ -21,7 +22,7 @@ from aegis_cli.slurm.ledger import Avoided, Ledger, Start
 from aegis_cli.slurm.main import parser, specification
 from aegis_cli.slurm.records import Notice
 from aegis_cli.slurm.script import job_file, script
-from aegis_cli.slurm.weights import changes
+from aegis_parsers.slurm import changes, record
 from aegis_proto.state import JobSpec
 from cli_data import detail
 
@@ -103,7 +104,7 @@ RECORD = (
 
 
 def test_what_scontrol_prints_is_read() -> None:
-    found = records.record(RECORD)
+    found = record(RECORD)
     assert (found["JobId"], found["ExcNodeList"], found["ReqNodeList"], found["Comment"]) == ("3", "cn-[1-2]", "", "two words")
     assert records.settings("KillWait                = 30 sec\nPrologFlags             = (null)\n") == {"KillWait": "30 sec", "PrologFlags": ""}
     assert control.together("cn-[1-2,4],a", ("b", "a")) == "cn-[1-2,4],a,b"
@@ -132,7 +133,7 @@ NOW = datetime.datetime(2026, 11, 30, 7, 0, 0)
     ],
 )
 def test_what_a_signal_means(changed: dict[str, str], wanted: Notice) -> None:
-    assert records.notice({**records.record(RECORD), **changed}, 0, 30.0, NOW) == wanted
+    assert records.notice({**record(RECORD), **changed}, 0, 30.0, NOW) == wanted
 
 
 def test_a_step_that_was_signalled_runs_again_only_where_slurm_did_not_end_it() -> None:
@@ -227,14 +228,28 @@ def test_nodes_that_fail_jobs_are_given_last() -> None:
     nodes = {
         "a": {"Weight": "1", "AvailableFeatures": "h200"},
         "b": {"Weight": "1", "AvailableFeatures": ""},
-        "c": {"Weight": "701", "AvailableFeatures": "h200,aegis_suspect"},
-        "d": {"Weight": "301", "AvailableFeatures": ""},
+        "c": {"Weight": "701", "AvailableFeatures": "h200,aegis_base_1,aegis_suspect"},
+        "d": {"Weight": "301", "AvailableFeatures": "aegis_base_1"},
     }
     found = {change.node: change for change in changes([("b", 0.9, True), ("d", 0.3, False), ("gone", 1.0, True)], nodes)}
-    assert {name: (change.weight, change.features) for name, change in found.items()} == {"b": (901, ("aegis_suspect",)), "c": (1, ("h200",))}
-    assert found["b"].words[2:] == ("NodeName=b", "Weight=901", "AvailableFeatures=aegis_suspect", "ActiveFeatures=aegis_suspect")
+    assert {name: (change.weight, change.features) for name, change in found.items()} == {
+        "b": (901, ("aegis_base_1", "aegis_suspect")),
+        "c": (1, ("h200",)),
+    }
+    features = "AvailableFeatures=aegis_base_1,aegis_suspect", "ActiveFeatures=aegis_base_1,aegis_suspect"
+    assert found["b"].words[2:] == ("NodeName=b", "Weight=901", *features)
     with pytest.raises(ValueError, match="expected 0 to 1"):
         changes([("a", 1.5, True)], nodes)
+
+
+@pytest.mark.parametrize(("detector", "score", "wanted"), [("blame", 0.7, 0.7), ("count", 6.0, 1.0)])
+def test_scores_are_those_that_the_ranking_prints(tmp_path: Path, detector: str, score: float, wanted: float) -> None:
+    ranking = {"kind": "LemonRanking", "detector": detector, "nodes": [{"node": "a", "score": score, "flagged": True}, {"node": "b"}]}
+    (tmp_path / "ranking.json").write_text(json.dumps(ranking))
+    assert read_scores(tmp_path / "ranking.json") == [("a", wanted, True), ("b", 0.0, False)]
+    (tmp_path / "ranking.json").write_text('{"items": []}')
+    with pytest.raises(CliError, match="lemon rank"):
+        read_scores(tmp_path / "ranking.json")
 
 
 def test_doctor_says_what_slurm_lets_a_job_do() -> None:

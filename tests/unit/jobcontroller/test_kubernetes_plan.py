@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from aegis_jobcontroller.kubernetes.facts import facts, missing
-from aegis_jobcontroller.kubernetes.plan import Create, Delete, expired, pending, plan, record
-from aegis_jobcontroller.kubernetes.seen import ms
+from aegis_jobcontroller.kubernetes.plan import Create, Delete, expired, pending, plan, record, risk_labels
+from aegis_jobcontroller.kubernetes.seen import LABEL_RISK, ms
+from aegis_jobcontroller.kubernetes.seen import node as seen_node
 from aegis_proto.lemon import Risk
 from aegis_proto.messages import Taint
 from aegis_proto.phases import FactKind, FailedReason, Phase
@@ -52,6 +53,15 @@ def test_a_pod_that_was_removed_by_force_is_not_gone() -> None:
     assert creates(lost, cluster(removed={last_seen.key: last_seen})) == []
     ended = kube_pod("w0", 1, code=0, deleting="2026-11-30T02:00:00Z")
     assert creates(lost, cluster(removed={ended.key: ended})) == [(0, 2)]
+
+
+def test_a_nodes_risk_is_its_label_until_it_has_none_again() -> None:
+    def labelled(name: str, risk: str) -> object:
+        return seen_node({"metadata": {"name": name, "labels": {LABEL_RISK: risk}}})
+
+    doubted = world(risks={"n1": Risk("n1", 0.62), "n2": Risk("n2", 0.01), "n3": Risk("n3", 0.61), "far": Risk("far", 1.0)})
+    seen = cluster(nodes=(node("n1"), node("n2"), labelled("n3", "60"), labelled("n4", "95")))  # type: ignore[arg-type]
+    assert risk_labels(doubted, seen) == {"n1": "60", "n4": ""}
 
 
 def test_an_aegisjob_goes_when_its_time_after_the_end_is_over() -> None:

@@ -84,6 +84,34 @@ def test_slurm_resumes_only_whom_a_verdict_gives_back(monkeypatch: pytest.Monkey
     assert told[1:] == [("NodeName=n1", "State=RESUME"), ("NodeName=n4", "State=DRAIN", "Reason=aegis lemon: worse")]
 
 
+def test_risk_is_weight_in_slurm_and_what_a_node_weighed_before_comes_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    nodes = {"n1": {"Weight": "20", "AvailableFeatures": "h200"}, "n2": {"Weight": "20", "AvailableFeatures": "(null)"}}
+    told: list[str] = []
+
+    def run(*words: str) -> str:
+        if words[1] == "-o":
+            return "\n".join(f"NodeName={name} " + " ".join(f"{key}={value}" for key, value in row.items()) for name, row in nodes.items())
+        values = dict(word.split("=", 1) for word in words[2:])
+        told.append(values["NodeName"])
+        nodes[values["NodeName"]] = {"Weight": values["Weight"], "AvailableFeatures": values["AvailableFeatures"] or "(null)"}
+        return ""
+
+    monkeypatch.setattr(slurm, "run", run)
+    side = SlurmSide(tmp_path, 1.0)
+    side.weigh({"n2": 0.0, "far": 0.0})
+    assert not told
+    for replica in (side, SlurmSide(tmp_path / "other", 1.0)):  # another replica, later: nothing grows
+        replica.weigh({"n1": 0.6, "far": 0.9})
+        assert nodes["n1"] == {"Weight": "620", "AvailableFeatures": "h200,aegis_base_20,aegis_suspect"}
+    side.weigh({"n1": 0.1})
+    assert nodes["n1"] == {"Weight": "120", "AvailableFeatures": "h200,aegis_base_20"}
+    side.weigh({})
+    assert nodes["n1"] == {"Weight": "20", "AvailableFeatures": "h200"} and told == ["n1"] * 3
+    nodes["n1"]["Weight"] = "30"  # a person's
+    side.weigh({})
+    assert nodes["n1"]["Weight"] == "30" and told == ["n1"] * 3
+
+
 async def test_a_run_whose_end_was_never_told_ends_when_its_job_is_over_or_gone() -> None:
     store: Any = Store()
     for job, phase, at in (("over", Phase.SUCCEED, NOW - LATE - 1), ("just", Phase.FAILED, NOW - 1), ("runs", Phase.RUN_COMMAND, NOW - 9999)):

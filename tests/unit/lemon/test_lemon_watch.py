@@ -222,6 +222,19 @@ def test_a_drain_that_is_decided_counts_before_it_is_done_and_whoever_tests_afte
     assert Room.of({"m1": one}, 10, replace(ACT, per_day=1), T + 1000).left == 1 - (state in cases.OUT)
 
 
+def test_who_relapses_asks_for_room_too() -> None:
+    w = World(nodes=1000)  # 2 a day, 100 at a time
+    w.round(flagged=True)
+    w.tested(passed=True)
+    assert w.round(flagged=False) == "probation"
+    out = tuple(Known(f"m{i}", taint=Taint(f"m{i}", True, "x", "alice", at=T)) for i in range(100))
+    assert w.round(flagged=True, others=out) == "probation" and not w.out
+    w.now += 2 * DAY
+    today = tuple(Known(f"m{i}", order=DeepTest("o", "lemon", at=w.now)) for i in range(2))
+    assert w.round(flagged=True, others=today) == "probation" and not w.out
+    assert w.round(flagged=True) == "relapsed" and w.out
+
+
 def test_who_was_taken_out_by_a_person_is_left_to_them() -> None:
     w = World()
     w.known = replace(w.known, taint=Taint("n1", True, "mine", "alice", at=T))

@@ -24,6 +24,8 @@ from aegis_jobcontroller.plan import care
 from aegis_jobcontroller.world import Job, World, excluded
 
 MOST_DOUBTFUL = 100
+RISK_STEP = 0.05
+"""Of the label of a node: smaller changes are no news to the API server."""
 KEPT = 3
 """Ended pods of one worker that are kept for reading while their job runs."""
 TERMINATION_TIMEOUT = 60.0
@@ -160,6 +162,18 @@ def _doubtful(world: World, cluster: Cluster) -> tuple[str, ...]:
     worst = sorted((risk for risk in world.risks.values() if risk.risk >= DOUBTFUL), key=lambda risk: (-risk.risk, risk.node))
     hosts = {name: node.hostname for name, node in cluster.nodes.items()}
     return tuple(sorted(hosts.get(risk.node, risk.node) for risk in worst[:MOST_DOUBTFUL]))
+
+
+def risk_labels(world: World, cluster: Cluster) -> dict[str, str]:
+    """Name of a node -> the label it should have and has not; "" where it should have none."""
+    found = {}
+    for node in cluster.nodes.values():
+        risk = world.risks.get(node.id)
+        steps = round(risk.risk / RISK_STEP) if risk is not None else 0
+        wish = str(round(100 * RISK_STEP * steps)) if steps else ""
+        if wish != node.risk:
+            found[node.name] = wish
+    return found
 
 
 def waiting(job: Job, cluster: Cluster) -> Iterator[tuple[str, str]]:

@@ -31,9 +31,9 @@ from aegis_jobcontroller.kubernetes.client import Client, KubeError
 from aegis_jobcontroller.kubernetes.events import events
 from aegis_jobcontroller.kubernetes.facts import facts, missing
 from aegis_jobcontroller.kubernetes.informer import Informer
-from aegis_jobcontroller.kubernetes.plan import Create, Delete, expired, ours, pending, plan, record, waiting
+from aegis_jobcontroller.kubernetes.plan import Create, Delete, expired, ours, pending, plan, record, risk_labels, waiting
 from aegis_jobcontroller.kubernetes.resources import AEGISJOBS, EVENTS, NAMESPACES, NODES, PODS, RECORDS, SECRETS, SERVICES, Object
-from aegis_jobcontroller.kubernetes.seen import LABEL_UID, Cluster, JobSeen, PodKey, PodSeen
+from aegis_jobcontroller.kubernetes.seen import LABEL_RISK, LABEL_UID, Cluster, JobSeen, PodKey, PodSeen
 from aegis_jobcontroller.kubernetes.status import differs, status
 from aegis_jobcontroller.kubernetes.submit import Submitter
 from aegis_jobcontroller.world import Job, World
@@ -63,6 +63,8 @@ class Kubernetes:
         self._vanished: set[PodKey] = set()
         self._lacking: dict[PodKey, float] = {}
         """Pods that were created without a join token -> when it is asked for again (monotonic)."""
+        self._labels = True
+        """Whether this cluster lets it label nodes, as far as is known."""
         self._secured: set[PodKey] = set()
         self._prepared: set[str] = set()
         self._told: OrderedDict[str, None] = OrderedDict()
@@ -151,6 +153,7 @@ class Kubernetes:
             self._tell(name, body) for job in shown for name, body in events(job, cluster.jobs[job.head.uid], cluster.now) if name not in self._told
         ]
         work += [self._client.delete(AEGISJOBS, seen.namespace, seen.name, uid=seen.uid) for seen in expired(cluster)]
+        work += [self._label(name, risk) for name, risk in risk_labels(world, cluster).items() if self._labels]
         await self._all(work)
         await self._late_tokens(world, cluster)
         return bool(actions)
@@ -287,6 +290,15 @@ class Kubernetes:
         changes = differs(status(job, owner, waits, cluster.now), owner.status)
         if changes:
             await self._patch_status(owner, changes)
+
+    async def _label(self, node: str, risk: str) -> None:
+        """The risk of a node where whoever schedules there can see it. A cluster that does not allow it loses nothing else."""
+        try:
+            await self._client.patch(NODES, "", node, {"metadata": {"labels": {LABEL_RISK: risk or None}}})
+        except KubeError as error:
+            if error.code == 403:
+                self._labels = False
+            log.warning("the risk of node %s is not shown: %s", node, error)
 
     async def _tell(self, name: str, body: Object) -> None:
         """An event. What cannot be told now is told while it is news; nothing else waits for it."""

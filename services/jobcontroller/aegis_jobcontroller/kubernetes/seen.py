@@ -15,6 +15,8 @@ PodKey = tuple[str, int, int]
 
 LABEL_JOB, LABEL_UID, LABEL_WORKER, LABEL_ATTEMPT = "aegis.train/job", "aegis.train/uid", "aegis.train/worker", "aegis.train/attempt"
 """On every pod: id and uid of its job, w<i>, attempt."""
+LABEL_RISK = "aegis.train/risk"
+"""On a node of which lemon or netmon say something: its risk in percent, in steps of 5; for affinities of whoever schedules there."""
 HOSTNAME = "kubernetes.io/hostname"
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 """Taint by which a person says that the machine is off."""
@@ -70,6 +72,8 @@ class NodeSeen:
     ready: bool
     silent_since: int = 0
     lost: bool = False
+    risk: str = ""
+    """Its label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +190,9 @@ def node(item: Object) -> NodeSeen:
     ready: Object = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
     well = ready.get("status") == "True"
     lost = any(taint.get("key") == OUT_OF_SERVICE for taint in spec.get("taints") or ())
-    hostname = str(_mapping(metadata.get("labels")).get(HOSTNAME) or name)
-    return NodeSeen(name, node_id(name), hostname, well, 0 if well else ms(ready.get("lastTransitionTime")) or 1, lost)
+    labels = _mapping(metadata.get("labels"))
+    silent_since = 0 if well else ms(ready.get("lastTransitionTime")) or 1
+    return NodeSeen(name, node_id(name), str(labels.get(HOSTNAME) or name), well, silent_since, lost, str(labels.get(LABEL_RISK) or ""))
 
 
 def job(item: Object) -> JobSeen:

@@ -68,3 +68,12 @@ def changes(failures: Sequence[float], end: float, cusum: Cusum, begin: float = 
             found.append(Change(day, onset))
             level, quiet = 0.0, 0.0
     return found
+
+
+def level(failures: Sequence[float], end: float, cusum: Cusum, begin: float = 0.0) -> float:
+    """The sum as it stands at `end`, alarms left out."""
+    found, at = 0.0, begin
+    for day in failures:
+        found = max(0.0, found - max(0.0, day - at) * cusum.down) + cusum.up
+        at = day
+    return max(0.0, found - max(0.0, end - at) * cusum.down)

@@ -90,10 +90,15 @@ class Step:
 
 @dataclass
 class Room:
-    """How many more nodes may be taken out now."""
+    """How many more nodes may be taken out: today, and at a time."""
 
-    left: int
+    today: int
+    at_a_time: int
     why: str = ""
+
+    @property
+    def left(self) -> int:
+        return max(0, min(self.today, self.at_a_time))
 
     @classmethod
     def of(cls, known: Mapping[str, Known], nodes: int, policy: Policy, now: int) -> Room:
@@ -101,11 +106,17 @@ class Room:
         day = sum(one.taken > now - 86_400_000 for one in known.values())
         out = sum(one.state in OUT or one.excluded(now) for one in known.values())
         daily, most = max(1, int(policy.per_day * nodes)), max(1, int(policy.most_out * nodes))
-        if out >= most:
-            return cls(0, f"{out} of {nodes} nodes are out already, at most {most}")
-        if day >= daily:
-            return cls(0, f"{day} drained in 24 h, at most {daily}")
-        return cls(min(most - out, daily - day))
+        full = f"{out} of {nodes} nodes are out already, at most {most}"
+        return cls(daily - day, most - out, full if out >= most else f"{day} drained in 24 h, at most {daily}")
+
+    def take(self, known: Known, now: int) -> bool:
+        """Whether this one may be. One that was drained today already, and came back, is no further one of today."""
+        again = known.taken > now - 86_400_000
+        if self.at_a_time <= 0 or (self.today <= 0 and not again):
+            return False
+        self.at_a_time -= 1
+        self.today -= not again
+        return True
 
 
 def step(known: Known, policy: Policy, room: Room, now: int) -> Step | None:
@@ -117,17 +128,16 @@ def step(known: Known, policy: Policy, room: Room, now: int) -> Step | None:
         return _while_out(known, verdict)
     if state == "probation":
         if flagged and known.ranked is not None:
-            if policy.mode == "act":
-                return Step("relapsed", f"flagged again on probation: {known.ranked.reason}", f"观察期内再次异常:{known.ranked.reason}")
-            return None
+            if policy.mode != "act" or not (known.excluded(now) or room.take(known, now)):
+                return None  # it stays flagged and on probation until there is room
+            return Step("relapsed", f"flagged again on probation: {known.ranked.reason}", f"观察期内再次异常:{known.ranked.reason}")
         if now - since > policy.probation * 1000:
             return Step("clear", "nothing on probation", "观察期内无异常")
         return None
     if not flagged or known.ranked is None:
         return Step("clear", "no longer flagged", "不再异常") if state == "suspect" else None
     if policy.mode == "act" and not known.excluded(now):
-        if room.left > 0:
-            room.left -= 1
+        if room.take(known, now):
             return Step("drained", known.ranked.reason, known.ranked.reason)
         waits = f"not drained: {room.why}"
         return None if state == "suspect" else Step("suspect", f"{known.ranked.reason}; {waits}", f"{known.ranked.reason};{waits}")

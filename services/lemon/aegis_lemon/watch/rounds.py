@@ -111,7 +111,7 @@ class Rounds:
         self._collector = reading.collector
         self._settings, self._tickets, self._slurm = settings, tickets, slurm
         self.policy = Policy(mode, settings.probation, settings.test_seconds, settings.drains_per_day, settings.max_excluded)
-        self.how = How.of(settings, Thresholds(posterior=settings.posterior, least=settings.least))
+        self.how = How.of(settings, Thresholds.of(settings))
         self.ready: Callable[[], bool] = lambda: False
         self.picture = Picture()
         self._forgot = time.monotonic()
@@ -218,6 +218,8 @@ class Rounds:
             back = {name for name, verdict in told.items() if verdict.state in cases.BACK}
             await asyncio.to_thread(self._slurm.apply, out, back)
         await self._risks(now)
+        if self._slurm is not None and self.policy.mode == "act" and ranked is not None:
+            await asyncio.to_thread(self._slurm.weigh, {name: one.risk for name, one in self.picture.fleet.risks.items()})
 
     async def _remember(self) -> None:
         """In KEPT each case as it stands: a node may wait for its repair longer than EVENTS remembers."""

@@ -1,7 +1,7 @@
-"""A Slurm cluster beside the bus: its accounting is history too, and a node that is taken out is drained there, with the reason.
+"""A Slurm cluster beside the bus: its accounting is history too, a node that is taken out is drained there with the reason, and risk is weight.
 
 Runs `sacct`, `sacctmgr`, `sinfo`, `scontrol`, all in UTC. Owns `<folder>/` (documented format, docs/history.md). Only a drain of its own, known by
-its reason, is ever taken back.
+its reason, is ever taken back; what a node weighed before it had a risk is kept on the node (`aegis_parsers.slurm`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ import subprocess
 import time
 from collections.abc import Mapping, Set
 from pathlib import Path
+
+from aegis_parsers.slurm import changes, node_records
+from aegis_proto.lemon import DOUBTFUL
 
 from aegis_lemon.history import HistoryError
 from aegis_lemon.history.slurm import convert
@@ -80,6 +83,13 @@ class SlurmSide:
             elif node in back and drained and reason.startswith(MARK):
                 log.info("Slurm: %s is resumed", node)
                 run("scontrol", "update", f"NodeName={node}", "State=RESUME")
+
+    def weigh(self, risks: Mapping[str, float]) -> None:
+        """Weight and feature by risk (0 to 1): what is at risk is given last. Who has none any more weighs what it did before."""
+        nodes = node_records(run("scontrol", "-o", "show", "node") or "")
+        for change in changes([(node, risk, risk >= DOUBTFUL) for node, risk in risks.items()], nodes):
+            log.info("Slurm: %s weighs %d, %s", change.node, change.weight, change.why)
+            run(*change.words)
 
 
 def run(*words: str) -> str | None:
