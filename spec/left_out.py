@@ -33,7 +33,7 @@ HEAD: dict[str, str] = {
     "step": "for the ledger; Checkpoint and Finish may come at any time",
     "tellsSteps": "for the ledger, and what that decides",
     "runStartedAt": "decides when Healthy may come, and with the ledger who meets; in the model both are open",
-    "checkpointAt": PEOPLE,
+    **dict.fromkeys(("checkpointAt", "saveStall"), PEOPLE),
     "inject": "told to one worker; what comes of it is what every worker may do of itself",
     "exitCode": "what agents leave with, when the job has ended",
 }

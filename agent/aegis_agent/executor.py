@@ -233,7 +233,7 @@ class Executor:
         if request.verb == "progress":
             self.progress.advance(request.step, now)
         elif request.verb == "checkpoint":
-            self.progress.checkpoint = max(self.progress.checkpoint, request.step)
+            self.progress.saved(request.step)
         elif request.verb == "expect-long":
             if not 0 < request.seconds <= 86400:
                 return {"ok": False, "error": f"expect-long {request.seconds:g}: between 0 and 86400 seconds"}

@@ -25,12 +25,17 @@ class Progress:
     long_until: float = 0.0
     """Until when the run may be quiet: it asked for patience (`expect-long`), or said that it evaluates or saves."""
     checkpoint: int = -1
+    stall: float = -1.0
+    """Seconds by which the longest pause between two steps around the last save exceeded a usual one; -1: not known."""
     began: float | None = None
     line_at: float | None = None
     """When anything was printed last."""
     _gaps: deque[float] = field(default_factory=lambda: deque(maxlen=101))
     _said: dict[int, bytes] = field(default_factory=dict)
     _asked_until: float = 0.0
+    _pause: float = 0.0
+    """The longest pause since the save before."""
+    _saved: bool = False
 
     def advance(self, step: int, now: float) -> None:
         """A step was told. One that does not rise is no progress (several ranks tell the same)."""
@@ -44,8 +49,17 @@ class Progress:
         if self.at is not None:
             self.longest_gap = max(self.longest_gap or 0.0, now - self.at)
             self._gaps.append(now - self.at)
+            self._pause = max(self._pause, now - self.at)
+            if self._saved:
+                self.stall = max(0.0, self._pause - self.usual_gap) if self.usual_gap else -1.0
+                self._pause, self._saved = 0.0, False
         self.at = now
         self.long_until = self._asked_until
+
+    def saved(self, step: int) -> None:
+        """A checkpoint is complete. Steps may go on already or only now: what it cost is known with the next one."""
+        if step > self.checkpoint:
+            self.checkpoint, self._saved = step, True
 
     def expect_long(self, seconds: float, now: float) -> None:
         """The training asked for patience."""

@@ -127,6 +127,7 @@ class ReportWriter:
             step=progress.step,
             queued=self.queue.queued,
             checkpoint=progress.checkpoint,
+            stall=round(progress.stall, 2),
             silence=-1.0 if silence is None else round(silence, 1),
             quiet=-1.0 if progress.line_at is None else round(now - progress.line_at, 1),
             patience=round(max(0.0, progress.long_until - now), 1),

@@ -144,6 +144,7 @@ class Heartbeat(msgspec.Struct, frozen=True, omit_defaults=True):
     step: Number = -1
     queued: Number = 0  # reports not yet acknowledged by the bus
     checkpoint: Number = -1  # step of the last complete checkpoint, where the training told it
+    stall: float = -1.0  # seconds for which a save stopped the steps, of the last of which that is known; -1 = of none
     silence: float = -1.0  # seconds since the last sign of progress of this run, -1 = none yet
     quiet: float = -1.0  # seconds since anything was printed, -1 = nothing yet
     patience: float = 0.0  # seconds that the run may still be quiet: it said that it saves, evaluates, loads

@@ -284,6 +284,7 @@ class Head(msgspec.Struct, frozen=True):
     fruitless: int = 0
     """Counted failures since the newest checkpoint came."""
     checkpointAt: int = 0  # ms, last complete checkpoint of the present run
+    saveStall: int = -1  # ms for which a save stopped the steps, of the last of which a worker told it
     gpuType: str = ""
     user: str = ""
 

@@ -109,5 +109,5 @@ class CheckpointWatch(Companion):
         progress = self.worker.exec.progress
         for one in found:
             if one.step > progress.checkpoint:
-                progress.checkpoint = one.step
+                progress.saved(one.step)
                 self.worker.exec.say(f"complete checkpoint: step {one.step} ({one.layout}, {one.path})")

@@ -154,6 +154,8 @@ class Checkpointed:
 
     incarnation: int
     step: int
+    stall: int = -1
+    """ms for which a save stopped the steps, the newest that is known; -1: none."""
 
 
 @dataclass(frozen=True, slots=True)

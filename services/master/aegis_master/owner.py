@@ -361,7 +361,7 @@ class JobOwner:
             self._step(batch, ev.Progressed(head.incarnation, step), now_ms)
             head = batch.state.head
         if head.phase is Phase.RUN_COMMAND and self.watch.checkpoint > head.checkpointStep:
-            self._step(batch, ev.Checkpointed(head.incarnation, self.watch.checkpoint), now_ms)
+            self._step(batch, ev.Checkpointed(head.incarnation, self.watch.checkpoint, self.watch.save_stall), now_ms)
         if self.watch.missing_acks(batch.state, now):
             metrics.REPUBLISHED.inc()
             batch.within = 0.0

@@ -220,6 +220,8 @@ def checkpointed(draft: Draft, event: Checkpointed) -> None:
     if event.step > head.checkpointStep:
         draft.set(fruitless=0)
     draft.set(checkpointStep=max(event.step, head.checkpointStep), step=max(event.step, head.step), checkpointAt=draft.now)
+    if event.stall >= 0:
+        draft.set(saveStall=event.stall)
     draft.set(ledger=ledger.save(ledger.advance(head.ledger, draft.now), draft.now))
     if head.tally.marked:
         pay(draft, "checkpoint")

@@ -31,6 +31,8 @@ log = structlog.get_logger("aegis.master.watch")
 _heartbeat = msgspec.json.Decoder(Heartbeat)
 ANSWERING, PATIENCE = 0.5, 5.0
 """While answers still come (seconds since the last one), an order is not repeated to all, for at most so many times `ack_after`."""
+MOST_STALL = 86_400.0
+"""Seconds; what a worker tells beyond is no save."""
 ACKED_ROUNDS = frozenset({Phase.BOOT_CHECKING, Phase.RUN_COMMAND, Phase.TROUBLESHOOTING})
 
 
@@ -51,6 +53,8 @@ class Watch:
         self._incarnation = -1
         self.checkpoint = -1
         """Newest complete checkpoint (step) that a worker told in the present incarnation."""
+        self.save_stall = -1
+        """ms for which a save stopped the steps, by the last worker that knew it."""
         self._followed: object = None
         self._order_at = self._answered_at = time.monotonic()
         self._order_seq = -1
@@ -74,6 +78,8 @@ class Watch:
             self.stall.beat(index, beat, time.monotonic())
         if counted and beat.incarnation == self._incarnation and beat.checkpoint > self.checkpoint:
             self.checkpoint = beat.checkpoint
+        if counted and 0 <= beat.stall < MOST_STALL:
+            self.save_stall = round(1000 * beat.stall)
         (_COUNTED if counted else _OTHER).inc()
 
     def take(self, taken: Taken) -> None:

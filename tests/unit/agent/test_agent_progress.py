@@ -65,6 +65,19 @@ def test_the_usual_pause_is_known_after_twenty() -> None:
     assert progress.usual_gap == 2.0
 
 
+def test_what_a_save_stops_is_the_longest_pause_around_it_without_the_usual_one() -> None:
+    progress, now = Progress(), 0.0
+    for step in range(60):
+        now += 9.0 if step in (30, 40) else 2.0
+        progress.advance(step, now)
+        if step in (30, 39):  # the first is seen when steps go on already, the second before they do
+            progress.saved(step)
+        if step in (31, 40):
+            assert progress.stall == 7.0
+            progress.stall = -1.0
+    assert (progress.checkpoint, progress.stall) == (39, -1.0)
+
+
 async def test_a_stopped_process_below_a_rank_is_seen() -> None:
     child = subprocess.Popen(["sh", "-c", "sleep 60 & wait"], start_new_session=True)  # noqa: ASYNC220
     try:
