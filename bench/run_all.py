@@ -30,6 +30,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "checks": (),
     "all_at_once": (),
     "lemon_lanl": (),
+    "lemon_detect": (),
     "lemon_scale": (),
     "classify": (),
     "log_store": ("--seconds", "20"),

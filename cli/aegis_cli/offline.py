@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from aegis_proto.job import duration
@@ -58,11 +57,3 @@ def seconds(text: str, option: str) -> float:
         return duration(text, option)
     except ValueError as error:
         raise CliError("E116", str(error).removeprefix("E117 "), exit=2) from None
-
-
-def write_page(path: Path, text: str, option: str) -> None:
-    """A page that an option asked for."""
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise CliError("E107", f"{option} {path}: {error.strerror}", exit=2) from None

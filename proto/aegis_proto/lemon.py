@@ -80,11 +80,21 @@ class HistoryInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why there is no ranking."""
 
 
+class CauseShare(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Failures of the window in one group: node_hardware | network | software | contention | unknown."""
+
+    group: str
+    failures: float = 0.0
+    share: float = 0.0  # of all failures
+    causes: tuple[tuple[str, float], ...] = ()  # the commonest, in the words of those who told them
+
+
 class RankingAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     nodes: tuple[LemonNode, ...] = ()
     total: int = 0
     flagged: int = 0
     history: HistoryInfo = HistoryInfo()
+    causes: tuple[CauseShare, ...] = ()
     v: int = WIRE_VERSION
 
 
@@ -114,6 +124,8 @@ class JobLedger(msgspec.Struct, frozen=True, omit_defaults=True):
     priority: int = 0
     cluster: str = ""
     spans: tuple[LedgerSpan, ...] = ()
+    save: float = -1.0  # seconds for which a save stops training, as its workers told last; -1 = not known
+    every: float = 0.0  # seconds between two complete checkpoints; 0 = not known
 
 
 class LedgersAnswer(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -8,39 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from aegis_cli.client import Client
-from aegis_cli.client import run as run_async
+from aegis_cli import pictures
+from aegis_cli.commands import ettrplan
+from aegis_cli.commands.ettrplan import Gpus, Persist, Queue, Restart, Rf, Slowdown, Target, Write, finite, interval, ledgers, setting_of
 from aegis_cli.errors import CliError
-from aegis_cli.offline import core, refusals, seconds, write_page
+from aegis_cli.offline import core, refusals, seconds
 from aegis_cli.options import Env, command
 from aegis_cli.output import Column, table
 from aegis_cli.units import age
-
-Gpus = Annotated[float, typer.Option("--gpus", metavar="G", help="GPUs of the job, 8 to a node.")]
-Rf = Annotated[float, typer.Option("--rf", metavar="RATE", help="Failures per 1000 node-days (RSC-1 6.50, RSC-2 2.34).")]
-Write = Annotated[str, typer.Option("--write", metavar="TIME", help="How long a save stops training: seconds, or 5min.")]
-Restart = Annotated[str, typer.Option("--restart", metavar="TIME", help="From nodes held to training again.")]
-Queue = Annotated[str, typer.Option("--queue", metavar="TIME", help="Mean wait for nodes, at the start and after each stop.")]
-Persist = Annotated[str, typer.Option("--persist", metavar="TIME", help="Async saves: until a snapshot is durable.")]
-Slowdown = Annotated[float, typer.Option("--slowdown", metavar="SHARE", help="Async saves: share of speed lost while persisting.")]
-Target = Annotated[float, typer.Option("--target", metavar="RATIO", help="The ratio that is wanted.")]
-
-
-def finite(value: float) -> float | None:
-    """JSON knows no infinity."""
-    return value if math.isfinite(value) else None
-
-
-def setting_of(ettr: Any, *, gpus: float, rf: float, **times: str | float) -> Any:
-    """The core's Setting; times may carry units."""
-    return ettr.Setting.of_gpus(gpus, rf, **{name: seconds(value, f"--{name}") if isinstance(value, str) else value for name, value in times.items()})
-
-
-def interval(value: float) -> str:
-    """Seconds as `38 min`, or as they are when short."""
-    if math.isinf(value):
-        return "none needed"
-    return f"{value / 60:.1f} min" if value >= 120 else f"{value:.1f} s"
 
 
 def register(app: typer.Typer) -> None:
@@ -48,6 +23,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(help="What failures cost: the share of time that is training.", no_args_is_help=True)
     app.add_typer(group, name="ettr")
     _register_measured(group)
+    ettrplan.register(group)
 
     @command(group, "expected")
     def expected(
@@ -65,6 +41,9 @@ def register(app: typer.Typer) -> None:
         run: Annotated[str, typer.Option("--run", metavar="TIME", help="Productive time of the run; 0: very long.")] = "0",
         persist: Persist = "0",
         slowdown: Slowdown = 0.0,
+        simulate: Annotated[int, typer.Option("--simulate", metavar="N", help="Draw N failures too: a second opinion.", min=0, max=10_000_000)] = 0,
+        shape: Annotated[float, typer.Option("--shape", metavar="K", help="Of the simulated failures: 1 exponential, else Weibull.")] = 1.0,
+        seed: Annotated[int, typer.Option("--seed", metavar="S", help="Of the simulation.", min=0)] = 1,
     ) -> None:
         """Expected ETTR of a job: exact, in first order, and the ceiling."""
         ettr = core("aegis_lemon.ettr", "aegis ettr expected")
@@ -83,72 +62,19 @@ def register(app: typer.Typer) -> None:
                 "nodes": setting.nodes,
                 "rf": rf,
             }
+            if simulate:
+                drawing = core("aegis_lemon.ettr.montecarlo", "aegis ettr expected --simulate")
+                drawn = drawing.simulate(setting, chosen, drawing.generator(seed), simulate, shape)
+                body["simulated"] = {"ettr": drawn.ettr, "error": drawn.error, "failures": simulate, "shape": shape}
         mttf = "never" if math.isinf(setting.mttf) else age(setting.mttf)
         text = (
             f"ETTR {body['exact']:.3f} expected (first order {body['first_order']:.3f}, ceiling {body['ceiling']:.3f})\n"
             f"saving every {interval(chosen)}; the best interval is {interval(best)}, {body['exact_at_interval_exact']:.3f}\n"
             f"{gpus:g} GPUs at {rf:g} failures per 1000 node-days fail every {mttf}"
         )
+        if simulate:
+            text += f"\n{simulate} failures drawn: {body['simulated']['ettr']:.4f}, standard error {body['simulated']['error']:.4f}"
         env.out.document("ExpectedETTR", body, text, f"{body['exact']:.4f}")
-
-    @command(group, "plan")
-    def make_plan(
-        env: Env,
-        *,
-        gpus: Gpus,
-        write: Write,
-        restart: Restart,
-        rf: Annotated[float | None, typer.Option("--rf", metavar="RATE", help="Failures per 1000 node-days; or --failures and --days.")] = None,
-        failures: Annotated[int | None, typer.Option("--failures", metavar="N", help="Failures that the job has had.")] = None,
-        days: Annotated[float | None, typer.Option("--days", metavar="D", help="Days it has run.")] = None,
-        queue: Queue = "0",
-        persist: Persist = "0",
-        slowdown: Slowdown = 0.0,
-        now: Annotated[str, typer.Option("--interval", metavar="TIME", help="Training between two saves at present.")] = "",
-        latency: Annotated[str, typer.Option("--latency", metavar="TIME", help="Until a hang or corruption is noticed.")] = "0",
-        target: Target = 0.9,
-    ) -> None:
-        """The interval to use now, and what a target still needs."""
-        counted = failures is not None and days is not None
-        if (rf is None) != counted or (failures is None) != (days is None):
-            raise CliError("E107", "give --rf, or --failures with --days", exit=2)
-        ettr = core("aegis_lemon.ettr", "aegis ettr plan")
-        with refusals():
-            found = None
-            if counted:
-                assert failures is not None and days is not None
-                found = ettr.rate_interval(failures, days * gpus / 8)
-            setting = setting_of(
-                ettr, gpus=gpus, rf=found[0] if found else rf or 0.0, write=write, restart=restart, queue=queue, persist=persist, slowdown=slowdown
-            )  # fmt: skip
-            present = seconds(now, "--interval") if now else None
-            made = ettr.plan(setting, target, present, found[1:] if found else None, seconds(latency, "--latency"))
-        body = {
-            "interval": made.interval,
-            "interval_low": made.low,
-            "interval_high": made.high,
-            "expected": made.expected,
-            "first_order": made.first_order,
-            "now": made.now,
-            "ceiling": made.ceiling,
-            "mttf": finite(made.mttf),
-            "rf": made.rf,
-            "rf_low": made.rf_low,
-            "rf_high": made.rf_high,
-            "target": target,
-            "need_rf": made.need_rf,
-            "need_write": made.need_write,
-            "notes": list(made.notes),
-        }
-        lines = [f"save every {interval(made.interval)}: ETTR {made.expected:.3f} expected, ceiling {made.ceiling:.3f}"]
-        if made.low < made.high:
-            rates = f"{made.rf_low:.2f} to {made.rf_high:.2f} per 1000 node-days"
-            lines.append(f"{failures} failures leave {rates} open, so {interval(made.low)} to {interval(made.high)}")
-        if made.now is not None:
-            lines.append(f"at present, every {interval(seconds(now, '--interval'))}: {made.now:.3f}")
-        write_text = f"saves of at most {made.need_write:.1f} s" if made.need_write else "no save is fast enough"
-        lines.append(f"{target:g} needs {write_text}, or at most {made.need_rf:.2f} failures per 1000 node-days")
-        env.out.document("ETTRPlan", body, "\n".join([*lines, *made.notes]), f"{made.interval:.0f}")
 
     @command(group, "contour")
     def contour(
@@ -162,7 +88,9 @@ def register(app: typer.Typer) -> None:
         points: Annotated[int, typer.Option("--points", metavar="N", help="N x N points.", min=2, max=1000)] = 100,
         method: Annotated[str, typer.Option("--method", metavar="young|exact", help="Which interval.")] = "exact",
         target: Target = 0.9,
-        html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the picture.")] = None,
+        draw: pictures.Draw = False,
+        html: pictures.Html = None,
+        png: pictures.Png = None,
     ) -> None:
         """Expected ETTR over failure rate and save time."""
         ettr, grids = core("aegis_lemon.ettr", "aegis ettr contour"), core("aegis_lemon.ettr.contour", "aegis ettr contour")
@@ -185,17 +113,20 @@ def register(app: typer.Typer) -> None:
             f"{rate:>10.2f}  " + "".join(f"{v:>8.3f}{'*' if v >= target else ' '}" for v in row)
             for rate, row in zip(shown.rf, shown.ettr, strict=True)
         ]
-        if html is not None:
-            pictures, title = core("aegis_lemon.pictures", "aegis ettr contour --html"), f"Expected ETTR of {gpus:g} GPUs"
-            write_page(html, pictures.page(title, [pictures.contour_figure(grid, target, title)]), "--html")
-            env.out.note(f"picture in {html}")
-        env.out.document("ETTRContour", body, "\n".join([*lines, f"* at least {target:g}"]))
+        lines.append(f"* at least {target:g}")
+        if draw or html is not None or png is not None:
+            title = f"Expected ETTR of {gpus:g} GPUs"
+            figures = [core("aegis_lemon.pictures.shows", "aegis ettr contour").contour_figure(grid, target, title)]
+            pictures.write(env, title, figures, "aegis ettr contour", html=html, png=png)
+            lines += ["", pictures.drawn(figures, "aegis ettr contour --draw")] if draw else []
+        env.out.document("ETTRContour", body, "\n".join(lines))
 
 
 MEASURED = [
     Column("GROUP", lambda row: row["group"]),
     Column("RUNS", lambda row: row["runs"]),
     Column("ETTR", lambda row: ratio(row["ettr"])),
+    Column("EXPECTED", lambda row: "" if row["expected"] is None else f"{row['expected']:.3f}"),
     Column("CUMULATIVE", lambda row: ratio(row["cumulative"]), wide=True),
     Column("NO-QUEUE", lambda row: ratio(row["no_queue"])),
     Column("RUNTIME-GOODPUT", lambda row: ratio(row["runtime_goodput"])),
@@ -231,45 +162,34 @@ def _register_measured(group: typer.Typer) -> None:
         ] = None,
         by: Annotated[str, typer.Option("--by", metavar="size|priority|cluster", help="Groups beside the whole.")] = "size",
         level: Annotated[float, typer.Option("--level", metavar="P", help="Of the confidence intervals.", min=0.5, max=0.999)] = 0.95,
+        every: Annotated[
+            str, typer.Option("--interval", metavar="TIME", help="Between two saves, for what is expected; 0: as the lost work says.")
+        ] = "0",
+        draw: pictures.Draw = False,
+        html: pictures.Html = None,
+        png: pictures.Png = None,
     ) -> None:
-        """Every definition of ETTR in use, over the same ledgers, with intervals."""
+        """Every definition of ETTR in use, over the same ledgers, with intervals; and what one failure rate for all would give."""
         ettr = core("aegis_lemon.ettr", "aegis ettr measured")
         with refusals():
-            found = ettr.read_ledgers(ledger) if ledger is not None else ledgers(env, tuple(jobs or ()), ettr)
+            found = ettr.read_ledgers(ledger) if ledger is not None else ettr.Ledgers([told.run for told in ledgers(env, tuple(jobs or ()), ettr)])
             rows = [group_row("all", ettr.measure(found.runs, level))]
             rows += [group_row(name, part) for name, part in ettr.by(found.runs, by, level).items()]
+            rf, beside = ettr.against(found.runs, by, seconds(every, "--interval"), level)
+        expected = {row.group: row.expected for row in beside}
+        for row in rows:
+            row["expected"] = expected.get(row["group"])
         for line, text in found.problems[:10]:
             env.out.note(f"{ledger.name if ledger else 'ledger'} line {line}: {text}; left out" if line else text)
         if len(found.problems) > 10:
             env.out.note(f"and {len(found.problems) - 10} more")
-        body = {"by": by, "groups": rows, "left_out": [{"line": line, "text": text} for line, text in found.problems]}
-        env.out.document("MeasuredETTR", body, table(rows, MEASURED, env.out.form == "wide"), f"{rows[0]['ettr']['value']:.4f}")
-
-
-def ledgers(env: Env, jobs: tuple[str, ...], ettr: Any) -> Any:
-    """Ledgers of real jobs, of lemon. E104 when there is none of them."""
-    from aegis_proto.lemon import JobLedger, LedgersAnswer, LedgersQuery
-    from aegis_proto.phases import LedgerState
-
-    async def work() -> list[JobLedger]:
-        async with Client.of(env) as client:
-            names = tuple([(await client.job(job, workers=False)).summary.job for job in jobs])
-            items: list[JobLedger] = []
-            while True:
-                page = await client.query_lemon("ledgers", LedgersQuery(names, items[-1].job if items else ""), LedgersAnswer)
-                items += page.items
-                if not page.more or not page.items:
-                    return items
-
-    items = run_async(work())
-    if not items:
-        raise CliError("E104", "no job whose ledger is known here", hint="aegis job ls --all")
-
-    def run(item: JobLedger) -> Any:
-        spans = tuple(ettr.Span(LedgerState(one.state), one.start / 1000, one.end / 1000, one.stopped) for one in item.spans)
-        return ettr.Run(item.job, spans, item.gpus or item.workers, str(item.priority), item.cluster)
-
-    return ettr.Ledgers([run(item) for item in items], [])
+        body = {"by": by, "rf": rf, "groups": rows, "left_out": [{"line": line, "text": text} for line, text in found.problems]}
+        text = table(rows, MEASURED, env.out.form == "wide")
+        if draw or html is not None or png is not None:
+            figures = [core("aegis_lemon.pictures.shows", "aegis ettr measured").ettr_by_size(beside, rf)]
+            pictures.write(env, "Measured and expected ETTR", figures, "aegis ettr measured", html=html, png=png)
+            text += "\n\n" + pictures.drawn(figures, "aegis ettr measured --draw") if draw else ""
+        env.out.document("MeasuredETTR", body, text, f"{rows[0]['ettr']['value']:.4f}")
 
 
 def span(text: str, option: str) -> tuple[float, float]:

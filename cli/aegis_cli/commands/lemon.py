@@ -11,9 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
-from aegis_cli.commands import lemoncases
+from aegis_cli import pictures
+from aegis_cli.commands import lemoncases, lemonreport
+from aegis_cli.commands.settings import configuration
 from aegis_cli.errors import CliError
-from aegis_cli.offline import core, refusals, seconds, write_page
+from aegis_cli.offline import core, refusals, seconds
 from aegis_cli.options import Env, command
 from aegis_cli.output import Column, table
 
@@ -24,7 +26,7 @@ AnyHistory = Annotated[
     Path | None,
     typer.Option("--history", metavar="DIR|FILE", help="jobs, events and nodes as CSV or Parquet (docs/history.md); without it the service."),
 ]
-Detector = Annotated[str, typer.Option("--detector", metavar="NAME", help="blame, mixture, shrinkage, count or rules.")]
+Detector = Annotated[str, typer.Option("--detector", metavar="NAME", help="blame, mixture, shrinkage, count, cusum or rules.")]
 Window = Annotated[str, typer.Option("--window", metavar="TIME", help="How far back.")]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write.")]
 
@@ -77,6 +79,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Nodes that keep failing jobs.", no_args_is_help=True)
     app.add_typer(group, name="lemon")
     lemoncases.register(group)
+    lemonreport.register(group, load, when)
     _register_rank(group)
     _register_show(group)
     _register_tune(group)
@@ -95,11 +98,12 @@ def _register_rank(group: typer.Typer) -> None:
         now: Annotated[str, typer.Option("--now", metavar="TIME", help="End of the window; default: the last thing that began.")] = "",
         cap: Annotated[float, typer.Option("--cap", metavar="SHARE", help="Flag at most this share of all nodes (0: no cap).", min=0, max=1)] = 0.0,
         guards: Annotated[bool, typer.Option("--guards/--no-guards", help="Roles, common causes, distinct users.")] = True,
-        html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write pictures: signals, failures by day, sizes.")] = None,
+        html: pictures.Html = None,
+        png: pictures.Png = None,
         show_map: Annotated[bool, typer.Option("--map", help="Add a map of failures by day.")] = False,
         all_nodes: Annotated[bool, typer.Option("--all", help="Every node, not only those with a failure.")] = False,
     ) -> None:
-        """All nodes, worst first, with what speaks against each. Options other than --all are for files."""
+        """All nodes, worst first, with what speaks against each. Options other than --all are for files; thresholds are those of [lemon]."""
         if history is None:
             lemoncases.ranking(env, everything=True)
             return
@@ -107,9 +111,10 @@ def _register_rank(group: typer.Typer) -> None:
         observing = core("aegis_lemon.history", "aegis lemon rank")
         with refusals():
             loaded = load(env, history, "rank")
-            observed = observing.observe(loaded, seconds(window, "--window"), when(now))
+            settings = configuration(env).lemon
+            observed = observing.observe(loaded, seconds(window, "--window"), when(now), settings.recent, settings.gap)
             chosen = detect.Guards(cap=cap) if guards else detect.Guards(roles=False, groups=False, users=0, cap=cap)
-            ranking = detect.rank(observed, detector, chosen)
+            ranking = detect.rank(observed, detector, chosen, detect.Thresholds.of(settings))
         body = {
             "detector": detector,
             "now": observed.now,
@@ -125,9 +130,9 @@ def _register_rank(group: typer.Typer) -> None:
         text = (table(shown, RANKED, env.out.form == "wide") + "\n" if shown else "") + summary
         if show_map:
             text += "\n" + core("aegis_lemon.detect.daymap", "aegis lemon rank --map").text_map(observed, ranking)
-        if html is not None:
-            draw(html, loaded, observed, ranking)
-            env.out.note(f"pictures in {html}")
+        if html is not None or png is not None:
+            figures = lemonreport.all_figures(loaded, observed, ranking)
+            pictures.write(env, "Nodes that keep failing jobs", figures, "aegis lemon rank", html=html, png=png)
         env.out.document("LemonRanking", body, text, "\n".join(node.node for node in ranking.flagged))
 
 
@@ -175,15 +180,6 @@ def utc(moment: float) -> str:
     from datetime import UTC, datetime
 
     return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M")
-
-
-def draw(path: Path, history: Any, observed: Any, ranking: Any) -> None:
-    """The page of a ranking."""
-    pictures, sizes = core("aegis_lemon.pictures", "aegis lemon rank --html"), core("aegis_lemon.history.sizes", "aegis lemon rank --html")
-    figures = [pictures.signal_cdfs(observed, ranking), pictures.failure_map(observed, ranking)]
-    if history.rows["jobs"]:
-        figures.append(pictures.mttf_by_size(sizes.by_size(history), sizes.settled_rate(history)[0]))
-    write_page(path, pictures.page("Nodes that keep failing jobs", figures), "--html")
 
 
 POINTS = [

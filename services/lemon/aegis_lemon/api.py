@@ -16,6 +16,7 @@ from aegis_proto import subjects
 from aegis_proto.api import ErrorBody, ErrorReply, RequestRefused, read_request
 from aegis_proto.lemon import (
     SERVICE,
+    CauseShare,
     HistoryInfo,
     JobLedger,
     LedgersAnswer,
@@ -33,6 +34,7 @@ from aegis_proto.messages import BadMessage, Verdict, decode, encode
 
 from aegis_lemon.detect import Ranked
 from aegis_lemon.detect.story import NodeStory, story
+from aegis_lemon.history.causes import causes
 from aegis_lemon.watch.rounds import Picture, Rounds
 from aegis_lemon.watch.stories import Stories
 from aegis_lemon.watch.tickets import Tickets
@@ -100,7 +102,8 @@ class Api:
             spans += len(run.spans)
             told = tuple(LedgerSpan(span.state.value, round(span.start * 1000), round(span.end * 1000), span.stopped) for span in run.spans)
             gpus, priority, cluster = self._rounds.sizes.get(job, (0, 0, ""))
-            found.append(JobLedger(job, run.gpus, run.gpus * gpus, priority, cluster, told))
+            story = self._stories.jobs[job]
+            found.append(JobLedger(job, run.gpus, run.gpus * gpus, priority, cluster, told, story.save, round(story.every, 1)))
         return LedgersAnswer(tuple(found))
 
     def ranking(self, query: RankingQuery) -> RankingAnswer:
@@ -111,7 +114,9 @@ class Api:
         nodes.sort(key=lambda node: (not node.flagged, node.state in ("", "clear"), -node.risk, -node.score, -node.failures))
         shown = nodes if query.all else [node for node in nodes if node.failures or node.flagged or node.state not in ("", "clear") or node.risk]
         total, flagged = len(nodes), sum(node.flagged for node in nodes)
-        return RankingAnswer(tuple(shown[: max(1, min(query.limit, MOST))]), total, flagged, self._history(picture))
+        groups = causes(picture.observed) if picture.observed is not None else []
+        shares = tuple(CauseShare(group.group, group.failures, round(group.share, 4), group.causes) for group in groups)
+        return RankingAnswer(tuple(shown[: max(1, min(query.limit, MOST))]), total, flagged, self._history(picture), shares)
 
     async def node(self, query: LemonQuery) -> LemonAnswer:
         picture, name = self._rounds.picture, query.node
@@ -210,7 +215,8 @@ def narrowed(answer: A, namespace: str) -> A:
         return answer
     history = msgspec.structs.replace(answer.history, problems=())
     if isinstance(answer, RankingAnswer):
-        return msgspec.structs.replace(answer, history=history)
+        shares = tuple(msgspec.structs.replace(share, causes=()) for share in answer.causes)
+        return msgspec.structs.replace(answer, history=history, causes=shares)
     failures = tuple(msgspec.structs.replace(one, user="", family="") for one in answer.failures)
     return msgspec.structs.replace(answer, failures=failures, ticket="", history=history)
 

@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from aegis_bus.settings import LemonSettings
 from aegis_cli import codes
+from aegis_lemon.detect import Rules, Thresholds
 from aegis_lemon.generate import WorldSpec, generate
 from aegis_lemon.history.schema import SIGNALS
 from harness.commands import aegis, read
@@ -33,13 +35,22 @@ def test_a_generated_fleets_lemons_are_ranked_first(world: Path) -> None:
     assert body["left_out"] == {"count": 0, "rows": []}
 
 
-@pytest.mark.parametrize("detector", ["mixture", "shrinkage", "count", "rules"])
+@pytest.mark.parametrize("detector", ["mixture", "shrinkage", "count", "cusum", "rules"])
 def test_every_detector_can_be_chosen(world: Path, detector: str) -> None:
     truth = set(json.loads((world / "truth.json").read_text())["lemons"])
     body = read("lemon", "rank", "--history", str(world), "--detector", detector)
     flagged = {node["node"] for node in body["nodes"] if node["flagged"]}
     assert flagged & truth and len(flagged - truth) <= 1
     assert body["detector"] == detector
+
+
+def test_thresholds_are_those_of_the_configuration(world: Path, tmp_path: Path) -> None:
+    rules = ("lemon", "rank", "--history", str(world), "--detector", "rules")
+    (tmp_path / "aegis.toml").write_text("[lemon]\nruleMulti = 99\nruleRate = 0.99\n")
+    strict = read(*rules, "--config", str(tmp_path / "aegis.toml"))
+    assert any(node["flagged"] for node in read(*rules)["nodes"]) and not any(node["flagged"] for node in strict["nodes"])
+    settings = LemonSettings(rule_xid=7, count=4, certain=0.5, times=9, posterior=0.1, least=1)
+    assert Thresholds.of(settings) == Thresholds(0.1, 1, 4, 0.5, 9, rules=Rules(2, 7, 0.2, 2))
 
 
 def test_people_get_the_flagged_nodes_with_what_speaks_against_them(world: Path) -> None:
@@ -131,21 +142,6 @@ def test_without_the_extra_the_hint_says_what_to_install(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "duckdb", None)
     code, _, err = aegis("lemon", "rank", "--history", str(world))
     assert code == codes.NEGATIVE and "needs duckdb" in err and "aegis-train[lemon]" in err
-
-
-def test_pictures_are_one_page_that_needs_nothing_from_the_net(world: Path, tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
-    code, _, err = aegis("lemon", "rank", "--history", str(world), "--html", str(page))
-    assert code == 0 and str(page) in err
-    text = page.read_text()
-    for name in (*SIGNALS, "Failures that name their node", "Mean time to failure", "r_f = "):
-        assert name in text
-    assert text.count("<script") and 'src="http' not in text
-    contour = tmp_path / "contour.html"
-    assert aegis("ettr", "contour", "--gpus", "12288", "--points", "20", "--html", str(contour))[0] == 0
-    assert "seconds that a save takes" in contour.read_text()
-    code, _, err = aegis("ettr", "contour", "--gpus", "8", "--points", "5", "--html", str(tmp_path / "no" / "where.html"))
-    assert code == codes.USAGE and "--html" in err
 
 
 def test_the_map_shows_the_days_on_which_the_worst_nodes_failed(world: Path) -> None:

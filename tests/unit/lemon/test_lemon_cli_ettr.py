@@ -21,6 +21,14 @@ def test_expected_gives_the_fields_that_scripts_read() -> None:
     assert (fixed["interval"], fixed["first_order"]) == (3600, pytest.approx(0.684, abs=5e-4))
 
 
+def test_a_simulation_is_a_second_opinion() -> None:
+    words = ("ettr", "expected", "--gpus", "12288", "--rf", "6.5", "--write", "10", "--simulate", "20000")
+    body = read(*words)
+    assert abs(body["simulated"]["ettr"] - body["exact"]) < 4 * body["simulated"]["error"]
+    assert body["simulated"] != read(*words, "--shape", "0.5")["simulated"] and body == read(*words)
+    assert "standard error" in aegis(*words)[1] and "simulated" not in read(*words[:-2])
+
+
 def test_without_failures_no_interval_is_needed() -> None:
     assert read("ettr", "expected", "--gpus", "8", "--rf", "0", "--write", "60")["interval"] is None
 

@@ -244,7 +244,7 @@ def test_probation_needs_less_to_flag_again() -> None:
 
 
 def test_an_unknown_detector_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(DetectError, match="blame, mixture, shrinkage, count, rules"):
+    with pytest.raises(DetectError, match="blame, mixture, shrinkage, count, cusum, rules"):
         rank(Observed.of_counts([1], [1]), "magic")
 
 

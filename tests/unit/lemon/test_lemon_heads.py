@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from aegis_lemon.ettr import measure
 from aegis_lemon.ettr.heads import Story
 from aegis_master import ledger
@@ -59,3 +60,11 @@ def test_a_job_that_goes_on_is_told_up_to_now_and_its_loss_is_a_cycle() -> None:
     told = [(span.state.value, round(span.seconds), span.stopped) for span in run.spans]
     assert told == [("queued", 10, False), ("lost", 30, True), ("booting", 5, False), ("productive", 55, False)]
     assert abs(measure([run]).ratios["ettr"].value - 0.55) < 1e-9
+
+
+def test_how_often_and_how_long_a_job_saves_is_heard_from_its_heads() -> None:
+    story = Story("j-1")
+    for incarnation, at, stall in ((0, 0, -1), (0, 60_000, -1), (0, 161_000, 2500), (0, 161_000, 2500), (1, 400_000, 2500), (1, 499_000, 2000)):
+        story.add(msgspec.structs.replace(head(Ledger(S.PRODUCTIVE, T)), incarnation=incarnation, checkpointAt=at, saveStall=stall))
+    assert (story.save, story.every) == (2.0, 100.0)  # not from one run to the next
+    assert (Story("k-1").save, Story("k-1").every) == (-1, 0)

@@ -206,6 +206,12 @@ def test_one_fault_that_shows_often_is_one_episode_but_an_hour_does_not_slide() 
     assert [failure.node for failure in episodes([Failure(1, 5.0), Failure(0, 0.0), Failure(1, 6.0)])] == [0, 1]
 
 
+def test_a_run_that_outlives_a_failure_does_not_die_of_it() -> None:
+    runs = [Failure(0, 1000.0, "single", began=0.0), Failure(0, 1200.0, "single", began=0.0), Failure(0, 2000.0, "single", began=500.0)]
+    again = Failure(0, 2500.0, "single", began=2100.0)  # placed on the node that was just lost
+    assert [failure.time for failure in episodes([*runs, again])] == [1000.0, 2000.0]
+
+
 def test_a_jobs_failure_names_the_kind_of_an_episode() -> None:
     found = episodes([Failure(0, 0.0), Failure(0, 60.0, "multi", "u1")])
     assert [(failure.time, failure.kind, failure.user) for failure in found] == [(0.0, "multi", "u1")]

@@ -36,6 +36,17 @@ def test_rows_behind_the_last_note_are_cut_off_and_heard_again(tmp_path: Path) -
     assert not read(tmp_path).problems
 
 
+def test_a_file_that_an_earlier_version_began_keeps_its_columns(tmp_path: Path) -> None:
+    began = "job,start,end,nodes,state,failure,blame,user,family,excluded\r\n"
+    (tmp_path / "jobs.csv").write_text(began, newline="")
+    (tmp_path / "kept.json").write_bytes(msgspec.json.encode({"era": "era", "seq": 3, "memory": {}, "sizes": {"jobs": len(began)}, "v": 1}))
+    files = Files(tmp_path)
+    assert files.open("era").seq == 3
+    files.add(4, NOTHING, [{**job("a", 1), "cause": "gpu_hw"}], [])
+    history = read(tmp_path)
+    assert (history.rows["jobs"], history.left_out) == (1, 0)
+
+
 def test_another_era_begins_anew_and_a_few_of_before_are_kept(tmp_path: Path) -> None:
     for n in range(7):
         files = Files(tmp_path)

@@ -40,9 +40,6 @@ def shares(blame: Blame, rate: Floats) -> Floats:
     return found
 
 
-SPREAD = 4.0
-"""How far rates within a class differ: shape of their Gamma distribution (CV 1/sqrt(shape)), so that counts are negative binomial. With equal rates a
-mild lemon among extreme ones is missed. One shape for both classes: others move precision and recall along the same curve (docs/decisions/0014)."""
 UNSEEN = 0.5
 """Failures of healthy nodes that the fleet is taken to have had besides: a young fleet in which none failed yet is not one that never fails."""
 
@@ -79,10 +76,8 @@ def _step(count: Floats, exposure: Floats, mixture: Mixture) -> Mixture:
 
 def lemon_posterior(count: Floats, exposure: Floats, healthy: float | Floats, lemon: float | Floats, share: float | Floats) -> Floats:
     """P(lemon | c, e) for given rates and share of lemons; the log odds are clipped at 50."""
-    good, bad = np.asarray(healthy, float), np.asarray(lemon, float)
-    quiet = SPREAD * (np.log1p(good * exposure / SPREAD) - np.log1p(bad * exposure / SPREAD))
-    each = np.log(SPREAD / good + exposure) - np.log(SPREAD / bad + exposure)
-    odds = quiet + count * each + np.log(np.asarray(share) / (1 - np.asarray(share)))
+    good, bad, prior = np.asarray(healthy, float), np.asarray(lemon, float), np.asarray(share, float)
+    odds = count * np.log(bad / good) - exposure * (bad - good) + np.log(prior / (1 - prior))
     found: Floats = 1 / (1 + np.exp(-np.clip(odds, -50, 50)))
     return found
 

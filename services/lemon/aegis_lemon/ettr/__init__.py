@@ -4,6 +4,7 @@ Units are seconds everywhere, except r_f: failures per 1000 node-days, as the li
 `expected` and `intervals` need nothing but the standard library; `montecarlo` and `contour` need numpy and are imported by name.
 """
 
+from .against import Against, Seen, against, seen
 from .expected import ceiling, exact, first_order, lower_bound, need_rf, need_write
 from .intervals import daly_exact, daly_first, daly_higher, interval_of, young
 from .ledger import Ledgers, read_ledgers
@@ -15,13 +16,16 @@ __all__ = [
     "LLAMA3",
     "RSC1",
     "RSC2",
+    "Against",
     "Ledgers",
     "Measured",
     "Plan",
     "Run",
+    "Seen",
     "Setting",
     "SettingError",
     "Span",
+    "against",
     "by",
     "ceiling",
     "daly_exact",
@@ -37,5 +41,6 @@ __all__ = [
     "plan",
     "rate_interval",
     "read_ledgers",
+    "seen",
     "young",
 ]

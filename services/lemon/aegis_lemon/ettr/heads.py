@@ -6,7 +6,9 @@ away is booked over from productive to lost, and was the last of the productive 
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
+from statistics import median
 
 from aegis_proto.phases import LedgerState
 from aegis_proto.state import Head, Ledger
@@ -36,8 +38,24 @@ class Story:
     ledger: Ledger | None = None
     failures: int = 0
     ended: bool = False
+    save: float = -1.0
+    """Seconds for which a save stops training, as the workers told last; -1: none did."""
+    _saves: deque[int] = field(default_factory=lambda: deque(maxlen=101))
+    _saved: tuple[int, int] = (-1, 0)
+    """Incarnation and moment of the last checkpoint."""
+
+    @property
+    def every(self) -> float:
+        """Seconds between two complete checkpoints, the median; 0: not known."""
+        return median(self._saves) / 1000 if self._saves else 0.0
 
     def add(self, head: Head) -> None:
+        if head.saveStall >= 0:
+            self.save = head.saveStall / 1000
+        if head.checkpointAt > self._saved[1]:
+            if head.incarnation == self._saved[0]:
+                self._saves.append(head.checkpointAt - self._saved[1])
+            self._saved = (head.incarnation, head.checkpointAt)
         ledger, before = head.ledger, self.ledger
         self.workers, self.ended = head.workerNum, head.phase.terminal
         if before is not None and ledger.since >= before.since:

@@ -20,6 +20,11 @@ class Drawn:
     error: float
 
 
+def generator(seed: int) -> np.random.Generator:
+    """For whoever has a number only."""
+    return np.random.default_rng(seed)
+
+
 def simulate(setting: Setting, interval: float, rng: np.random.Generator, failures: int = 40_000, shape: float = 1.0) -> Drawn:
     """`failures` cycles of queue, restart, training and saves, each ended by a failure. `shape` 1 is exponential, else Weibull of the same mean.
 

@@ -1,25 +1,30 @@
 """Failures to episodes: one fault that shows several times counts once. Pure.
 
 Same node within `gap` seconds of the episode's first failure, or before the node is back in service, is one episode. The hour is not a sliding one: a
-node that kills a job every twenty minutes for a day is not one fault. Failures of several nodes of one rack or switch within minutes are one fault of
+node that kills a job every twenty minutes for a day is not one fault. A run that was there at the first failure and went on for minutes did not die
+of it: its own end is another one. Failures of several nodes of one rack or switch within minutes are one fault of
 what they share: they weigh 1/k each.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 GAP = 3600.0
+SURVIVED = 300.0
+"""Seconds after a failure of its node in which a run dies of that, if it does (schema.AFTER_END)."""
 COMMON_WITHIN, COMMON_NODES = 600.0, 3
 """Seconds and nodes that make a common cause of a rack or switch."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """`kind` multi or single (by the nodes of the job that failed) or node (no job); `weight` below 1 when shared with a rack."""
+    """`kind` multi or single (by the nodes of the job that failed) or node (no job); `weight` below 1 when shared with a rack; `cause` in the words
+    of whoever told it, "" when nobody did; `began`: start of the run that failed."""
 
     node: int
     time: float
@@ -27,6 +32,8 @@ class Failure:
     user: str = ""
     family: str = ""
     weight: float = 1.0
+    cause: str = ""
+    began: float = math.inf
 
 
 def merge_outages(outages: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -46,8 +53,12 @@ def back_at(outages: Sequence[tuple[float, float]], starts: Sequence[float], low
     return max(high, outages[index][1]) if index >= 0 and outages[index][1] > low else high
 
 
+def _outlived(first: Failure, failure: Failure) -> bool:
+    return failure.began < first.time and failure.time > first.time + SURVIVED
+
+
 def episodes(failures: Sequence[Failure], outages: dict[int, list[tuple[float, float]]] | None = None, gap: float = GAP) -> list[Failure]:
-    """First failure of each episode, in order of time. A job's failure names the kind if any of the episode has one."""
+    """First failure of each episode, in order of time. A job's failure names the kind, and the first that has one the cause."""
     by_node: dict[int, list[Failure]] = defaultdict(list)
     for failure in failures:
         by_node[failure.node].append(failure)
@@ -57,9 +68,12 @@ def episodes(failures: Sequence[Failure], outages: dict[int, list[tuple[float, f
         starts = [start for start, _ in merged]
         open_until = float("-inf")
         for failure in sorted(mine, key=lambda f: f.time):
-            if failure.time < open_until:
-                if found[-1].kind == "node" and failure.kind != "node":
-                    found[-1] = replace(failure, time=found[-1].time)
+            if failure.time < open_until and not _outlived(found[-1], failure):
+                first = found[-1]
+                if first.kind == "node" and failure.kind != "node":
+                    found[-1] = replace(failure, time=first.time, cause=first.cause or failure.cause)
+                elif not first.cause and failure.cause:
+                    found[-1] = replace(first, cause=failure.cause)
                 continue
             found.append(failure)
             open_until = back_at(merged, starts, failure.time, failure.time + gap)

@@ -26,7 +26,8 @@ class Blame:
 
     start: Ints
     node: Ints
-    users: tuple[str, ...] = ()
+    causes: tuple[str, ...] = ()
+    """Of each job, as `Failure.cause`."""
 
     @classmethod
     def none(cls) -> Blame:
@@ -172,11 +173,15 @@ def _put_repaired(history: History, repaired: Floats) -> None:
 
 def _failures(history: History, repaired: Floats, see: float) -> list[Failure]:
     jobs = history.rows_of(
-        'SELECT blame, e, count, "user", family FROM jobs WHERE failure = \'infra\' AND blame >= 0 AND e <= ? ORDER BY e, id', [see]
+        'SELECT blame, e, count, "user", family, cause, s FROM jobs WHERE failure = \'infra\' AND blame >= 0 AND e <= ? ORDER BY e, id', [see]
     )  # fmt: skip
-    found = [Failure(node, t, "single" if count == 1 else "multi", user, family) for node, t, count, user, family in jobs if t > repaired[node]]
-    nodes = history.rows_of("SELECT node, t FROM events WHERE kind IN ('failure', 'outage') AND t <= ? ORDER BY t, id", [see])
-    return found + [Failure(node, t) for node, t in nodes if t > repaired[node]]
+    found = [
+        Failure(node, t, "single" if count == 1 else "multi", user, family, cause=cause, began=began)
+        for node, t, count, user, family, cause, began in jobs
+        if t > repaired[node]
+    ]
+    nodes = history.rows_of("SELECT node, t, \"value\" FROM events WHERE kind IN ('failure', 'outage') AND t <= ? ORDER BY t, id", [see])
+    return found + [Failure(node, t, cause=cause) for node, t, cause in nodes if t > repaired[node]]
 
 
 def _blame(history: History, repaired: Floats, span: tuple[float, float]) -> Blame:
@@ -191,9 +196,8 @@ def _blame(history: History, repaired: Floats, span: tuple[float, float]) -> Bla
     keep = rows["e"] > repaired[rows["node"]]
     ids, nodes = rows["id"][keep].astype(np.int64), rows["node"][keep].astype(np.int64)
     start = np.flatnonzero(np.diff(ids, prepend=-1))
-    who = history.rows_of("SELECT id, \"user\" FROM jobs WHERE failure = 'infra' AND blame < 0 ORDER BY id")
-    named = dict(who)
-    return Blame(np.append(start, len(ids)).astype(np.int64), nodes, tuple(named.get(int(ids[index]), "") for index in start))
+    told = dict(history.rows_of("SELECT id, cause FROM jobs WHERE failure = 'infra' AND blame < 0"))
+    return Blame(np.append(start, len(ids)).astype(np.int64), nodes, tuple(told[int(ids[index])] for index in start))
 
 
 def _signals(history: History, found: list[Failure], repaired: Floats, span: tuple[float, float]) -> dict[str, Floats]:

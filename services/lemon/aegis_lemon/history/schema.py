@@ -36,7 +36,7 @@ class Table:
 
 
 TABLES: dict[str, Table] = {
-    "jobs": Table(("job", "start", "end", "nodes"), ("state", "failure", "blame", "user", "family", "excluded")),
+    "jobs": Table(("job", "start", "end", "nodes"), ("state", "failure", "blame", "user", "family", "excluded", "cause")),
     "events": Table(("time", "node", "kind"), ("end", "value", "job")),
     "nodes": Table(("node",), ("role", "rack", "switch", "serial", "since", "until")),
 }

@@ -1,6 +1,6 @@
 """The tables of one history in DuckDB, checked: jobs, their nodes, events, nodes. Owns the connection; rebuilt from files at any time.
 
-jobs(id, job, s, e, count, failure, blame, user, family)     s, e in seconds since 1970; blame is a node's index, -1 unknown
+jobs(id, job, s, e, count, failure, blame, user, family, cause)     s, e in seconds since 1970; blame is a node's index, -1 unknown
 job_nodes(id, node)    excluded(job, node, t)    events(id, t, node, kind, until, value, job, critical)    nodes(node, name, role, rack, ...)
 """
 
@@ -28,7 +28,7 @@ WITH read AS (
          coalesce(trim("end"), '') IN ('', 'Unknown') AS open, start AS start_text, "end" AS end_text, nodes AS nodes_text,
          list_distinct(list_filter(string_split(replace(coalesce(nodes, ''), ' ', ''), ';'), lambda x: x <> '')) AS members,
          lower(trim(coalesce(state, ''))) state, lower(trim(coalesce(failure, ''))) failure, trim(coalesce(blame, '')) blame,
-         trim(coalesce("user", '')) AS "user", trim(coalesce(family, '')) family,
+         trim(coalesce("user", '')) AS "user", trim(coalesce(family, '')) family, trim(coalesce(cause, '')) cause,
          list_distinct(list_filter(string_split(replace(coalesce(excluded, ''), ' ', ''), ';'), lambda x: x <> '')) AS excluded
   FROM raw_jobs)
 SELECT *, CASE
@@ -80,6 +80,13 @@ _ATTRIBUTE = f"""
 UPDATE jobs SET failure = 'infra', blame = found.node FROM (
   SELECT j.id, arg_min(e.node, e.t) node FROM jobs j JOIN job_nodes n USING (id) JOIN events e ON e.node = n.node AND e.critical
   WHERE j.blame < 0 AND j.failure IN ('unknown', 'infra') AND e.t BETWEEN j.e - {BEFORE_END} AND j.e + {AFTER_END} GROUP BY j.id) found
+WHERE jobs.id = found.id
+"""
+_EXPLAIN = f"""
+UPDATE jobs SET cause = found.told FROM (
+  SELECT j.id, arg_min(CASE WHEN e.kind = 'xid' THEN 'xid ' || e."value" ELSE e."value" END, e.t) told
+  FROM jobs j JOIN events e ON e.node = j.blame AND e.critical
+  WHERE j.failure = 'infra' AND j.cause = '' AND e."value" <> '' AND e.t BETWEEN j.e - {BEFORE_END} AND j.e + {AFTER_END} GROUP BY j.id) found
 WHERE jobs.id = found.id
 """
 
@@ -181,10 +188,10 @@ class History:
         states = ", ".join(f"('{state}', '{failure}')" for state, failure in STATES.items())
         hardware = ", ".join(str(code) for code, row in rules().items() if row.hardware)
         self.db.execute(f"""CREATE TABLE jobs AS SELECT CAST(row_number() OVER (ORDER BY line) AS INTEGER) id, job, s, e,
-            open OR state = 'running' AS running,
+            open OR state = 'running' AS running, state = 'preempted' AS preempted,
             members, excluded,
             len(members) AS count, CASE WHEN g.failure <> '' THEN g.failure WHEN g.blame <> '' THEN 'infra' ELSE rule.failure END failure,
-            coalesce(n.node, -1) blame, g."user", g.family
+            coalesce(n.node, -1) blame, g."user", g.family, g.cause
             FROM good_jobs g JOIN (VALUES {states}) rule(state, failure) USING (state) LEFT JOIN nodes n ON n.name = nullif(g.blame, '')""")
         self.db.execute("CREATE TABLE job_nodes AS SELECT id, n.node FROM (SELECT id, unnest(members) AS name FROM jobs) JOIN nodes n USING (name)")
         self.db.execute(
@@ -202,6 +209,7 @@ class History:
             self.db.execute(f"DROP TABLE good_{table}")
         self.db.execute(_ATTRIBUTE)
         self.db.execute("""UPDATE jobs SET blame = n.node FROM job_nodes n WHERE n.id = jobs.id AND jobs.count = 1 AND jobs.failure = 'infra'""")
+        self.db.execute(_EXPLAIN)
         last = "(SELECT max(greatest(s, coalesce(e, s))) FROM jobs)"
         self.db.execute(f"UPDATE jobs SET e = greatest(s, {last}) WHERE e IS NULL")
         overlaps = self.rows_of("""SELECT count(*) FROM (SELECT t, max(until) OVER (PARTITION BY node ORDER BY t, id ROWS BETWEEN UNBOUNDED PRECEDING

@@ -58,6 +58,7 @@ class Run(msgspec.Struct):
     failure: str = ""
     blame: str = ""
     injected: bool = False
+    cause: str = ""
 
     def row(self, names: Sequence[str]) -> dict[str, Any]:
         """Of `jobs`. A run that goes on has no end."""
@@ -65,6 +66,7 @@ class Run(msgspec.Struct):
             "job": f"{self.job}-{self.incarnation}", "start": round(self.start, 3), "end": round(self.end, 3) if self.end else "",
             "nodes": ";".join(names), "state": self.state or "running", "failure": self.failure,
             "blame": self.blame if self.blame in names else "", "user": self.user, "family": self.family, "excluded": ";".join(self.excluded),
+            "cause": self.cause,
         }  # fmt: skip
 
 
@@ -165,7 +167,7 @@ class Collector:
             run.state, run.failure = "failed", "none"
             self._write(run)
         elif event.cause in INFRA:
-            run.state, run.failure, run.blame = "node_fail", "infra", event.node
+            run.state, run.failure, run.blame, run.cause = "node_fail", "infra", event.node, event.cause
             self._write(run)
         else:
             run.state, run.failure = "failed", "unknown"
@@ -181,8 +183,7 @@ class Collector:
             whose = "unknown"
         run.failure = whose
         if whose == "infra":
-            run.blame = verdict.accused[0]
-            run.state = "node_fail"
+            run.state, run.blame, run.cause = "node_fail", verdict.accused[0], verdict.cause
         self._write(run)
 
     def _write(self, run: Run) -> None:

@@ -104,8 +104,9 @@ class Files:
                 os.truncate(path, self.kept.sizes[table])
         for table, rows in (("jobs", jobs), ("events", events)):
             if rows:
+                columns = _columns(self.folder / f"{table}.csv")
                 with open(self.folder / f"{table}.csv", "a", newline="", encoding="utf-8") as file:
-                    csv.DictWriter(file, TABLES[table].columns, restval="").writerows(rows)
+                    csv.DictWriter(file, columns, restval="", extrasaction="ignore").writerows(rows)
                     file.flush()
                     os.fsync(file.fileno())
         sizes = {table: (self.folder / f"{table}.csv").stat().st_size for table in APPENDED}
@@ -153,6 +154,12 @@ class Files:
         if dropped:
             self.add(self.kept.seq, self.kept.memory, [], [])
         return dropped
+
+
+def _columns(path: Path) -> list[str]:
+    """Of the version that began the file: what it did not know is left out."""
+    with open(path, newline="", encoding="utf-8") as file:
+        return next(csv.reader(file))
 
 
 def _quoted(path: Path) -> str:
