@@ -84,7 +84,8 @@ async def worker(
 ) -> tuple[list[CheckResult], dict[str, float]]:
     """All checks of one worker; when each result came."""
     came: dict[str, float] = {}
-    context = Context(f"bench{os.getpid()}.w{index}.1.", folder, os.getpid(), f"n{index}")
+    scope = f"bench{os.getpid()}.w{index}.1."
+    context = Context(scope, folder, os.getpid(), f"n{index}", round="troubleshoot", python=sys.executable)
 
     async def local() -> list[CheckResult]:
         checks = [check for name in LOCAL if (check := named(name)) is not None]

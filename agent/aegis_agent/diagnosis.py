@@ -12,6 +12,7 @@ from aegis_proto.state import Order
 
 from aegis_agent import ports
 from aegis_agent.checks import meeting
+from aegis_agent.checks.interpreter import Interpreter, read
 from aegis_agent.checks.registry import Context, accelerators, run_round
 from aegis_agent.deep.baseline import in_round
 from aegis_agent.executor import Executor
@@ -23,14 +24,36 @@ NOTHING_RUNS = 10.0
 """Seconds between the first and the last worker of a round in which no command has to be stopped."""
 
 
+async def interpreter_of(executor: Executor) -> Interpreter:
+    """What the command names, as far as its scripts can be read."""
+    spec = executor.task.spec
+    return await read(spec.command, {**executor.environ, **spec.env}, spec.cwd or os.getcwd())
+
+
+def context_of(executor: Executor, interpreter: Interpreter, round_name: str) -> Context:
+    """What the checks of this worker are told; by hand without a round."""
+    task, run = executor.task, executor.run
+    return Context(
+        scope_prefix(task.uid, task.pod, task.attempt),
+        task.spec.cwd or os.getcwd(),
+        os.getpid(),
+        task.node,
+        round_name,
+        run_for=run.age if run is not None else 0.0,
+        python=interpreter.python if interpreter.torch else "",
+        env=task.spec.env,
+    )
+
+
 async def diagnose(executor: Executor, training: Training, write: ReportWriter, order: Order, *, phase: OrderPhase, address: str) -> None:
     """Answer one bootcheck or troubleshoot round. `address` is told to the others: rank 0's store is made there."""
     write.ack(phase)
     gone = await training.end()
     task, spec = executor.task, executor.task.spec
-    context = Context(scope_prefix(task.uid, task.pod, task.attempt), spec.cwd or os.getcwd(), os.getpid(), task.node)
-    scope = scope_id(task.uid, task.pod, task.attempt, "check")
     began = time.monotonic()
+    interpreter = await interpreter_of(executor)
+    context = context_of(executor, interpreter, phase.value)
+    scope = scope_id(task.uid, task.pod, task.attempt, "check")
     met = meeting.prepare(
         task,
         executor.environ,
@@ -40,8 +63,9 @@ async def diagnose(executor: Executor, training: Training, write: ReportWriter, 
         round_key=(write.era, order.incarnation, order.seqNum),
         grace=NOTHING_RUNS if phase is OrderPhase.BOOTCHECK else NOTHING_RUNS + max(spec.stopGrace, order.grace),
         gpus=accelerators(),
+        interpreter=interpreter,
     )
-    local = run_round(executor.reaper, phase.value, context, executor.environ, scope=scope)
+    local = run_round(executor.reaper, context, executor.environ, scope=scope)
     if met is None:
         results = await local
     else:

@@ -1,6 +1,8 @@
 """Evidence of a hang, taken while the run is marked and nothing is stopped: flight records first (they need no stacks), then stacks and NCCL's RAS,
 each looked at twice: what moves in between is slow, what does not is stuck.
 
+Beside them the checks that need no free device (storage, devices, runtime, links, processes) look at this machine, the training untouched.
+
 Flight records: one byte into the pipe of each rank, where torch's watchdog listens (TORCH_NCCL_DEBUG_INFO_PIPE_FILE). Stacks: py-spy, which reads
 from outside and pauses nothing, where it is installed and may. Writes `stacks.txt` into the log folder of the run; tells the master at once whether
 this worker waits in a collective or is elsewhere, and where; sends both looks to the store (BLOBS). A worker without stacks says nothing: absence is
@@ -28,10 +30,13 @@ from aegis_proto.messages import encode
 from aegis_proto.phases import OrderPhase
 
 from aegis_agent import blobs, ras
+from aegis_agent.checks.registry import HANG, run_round
 from aegis_agent.companions import Companion
+from aegis_agent.diagnosis import context_of, interpreter_of
 from aegis_agent.handover import now_ms
 from aegis_agent.looking import output_of
 from aegis_agent.procs import Proc, descendants, holds_connection, processes, variable
+from aegis_agent.scope import scope_id
 from aegis_agent.stacks import Stack, grouped, read
 
 if TYPE_CHECKING:
@@ -106,7 +111,20 @@ class Evidence(Companion):
         if prefix := environ.get(PIPE_VARIABLE) or run.plan.pipe_prefix:
             asked = ask_for_flight_records(prefix)
             worker.exec.say(f"{asked} ranks were asked for their flight records")
-        await asyncio.gather(self._stacks(run, environ.get("PATH")), self._ras(run, environ.get(ras.ADDRESS_VARIABLE, "")))
+        await asyncio.gather(self._stacks(run, environ.get("PATH")), self._ras(run, environ.get(ras.ADDRESS_VARIABLE, "")), self._checks())
+
+    # --- checks ------------------------------------------------------------------------------------------------------------------
+
+    async def _checks(self) -> None:
+        """Every result is told; a failed one is a word to people."""
+        worker, task = self.worker, self.worker.task
+        context = context_of(worker.exec, await interpreter_of(worker.exec), HANG)
+        scope = scope_id(task.uid, task.pod, task.attempt, "check-hang")
+        results = await run_round(worker.exec.reaper, context, worker.exec.environ, scope=scope)
+        for result in results:
+            worker.write.noticed(result)
+        failed = [f"{result.CheckType} failed: {result.Result}" for result in results if not result.Pass]
+        worker.exec.say(f"hang: {len(results)} checks beside the run: {'; '.join(failed) or 'passed'}")
 
     # --- stacks ------------------------------------------------------------------------------------------------------------------
 

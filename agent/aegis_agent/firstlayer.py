@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 TAKE = 15.0
 """Seconds that a snapshot may take."""
 MOST_BYTES = 256 << 10
+NICE = 10
+"""The command runs again meanwhile, and comes first: on few cores its imports take as much longer as there is something beside them."""
 AFTER = frozenset({OrderPhase.STOP, OrderPhase.TROUBLESHOOT, OrderPhase.HANG})
 """Orders that follow a failure, or a suspicion of one."""
 
@@ -58,7 +60,7 @@ class FirstLayer(Companion):
     async def _take(self, incarnation: int) -> None:
         worker = self.worker
         try:
-            data = await output_of(worker.exec, [sys.executable, "-m", "aegis_agent.snapshot"], TAKE, MOST_BYTES)
+            data = await output_of(worker.exec, [sys.executable, "-m", "aegis_agent.snapshot"], TAKE, MOST_BYTES, nice=NICE)
             if data:
                 await blobs.send(worker, "snapshot", data, incarnation, name=worker.task.node)
         except (OSError, ValueError, BusError) as error:

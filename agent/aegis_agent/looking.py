@@ -12,11 +12,11 @@ from aegis_agent.env import without_secrets
 from aegis_agent.executor import Executor
 
 
-async def output_of(executor: Executor, argv: Sequence[str], seconds: float, most_bytes: int) -> bytes:
+async def output_of(executor: Executor, argv: Sequence[str], seconds: float, most_bytes: int, *, nice: int = 0) -> bytes:
     """What it prints, up to `most_bytes`; empty when it does not end well within `seconds`. Nothing of it is left. OSError."""
     with tempfile.TemporaryFile() as output:
         child = executor.reaper.spawn(
-            list(argv), env=without_secrets(executor.environ), stdout=output.fileno(), stderr=subprocess.DEVNULL, helper=True
+            list(argv), env=without_secrets(executor.environ), stdout=output.fileno(), stderr=subprocess.DEVNULL, helper=True, nice=nice
         )
         try:
             async with asyncio.timeout(seconds):

@@ -11,15 +11,17 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from aegis_agent.checks.registry import CHECKS, Context, named, run_check
+from aegis_agent.checks.registry import CHECKS, named, run_check
 from aegis_agent.control import Answer, Request
+from aegis_agent.diagnosis import context_of, interpreter_of
 from aegis_agent.env import without_secrets
-from aegis_agent.scope import VARIABLE, end_scope, scope_id, scope_prefix
+from aegis_agent.scope import VARIABLE, end_scope, scope_id
 from aegis_agent.training import RUNS
 
 if TYPE_CHECKING:
@@ -77,16 +79,16 @@ class People:
 
     async def check(self, request: Request) -> Answer:
         """Run checks by name (all without one), beside whatever runs."""
-        names = request.name.split(",") if request.name and request.name != "all" else [check.name for check in CHECKS if check.applies()]
+        worker = self.worker
+        context = context_of(worker.exec, await interpreter_of(worker.exec), "")
+        every = [check.name for check in CHECKS if check.applies(context)]
+        names = request.name.split(",") if request.name and request.name != "all" else every
         chosen = [check for name in names if (check := named(name)) is not None]
         if len(chosen) != len(names):
             return refused(f"unknown check in {request.name!r}; known: {', '.join(check.name for check in CHECKS)}")
-        worker = self.worker
-        task = worker.task
-        run = worker.exec.run
-        # While the command runs its processes are no leftovers: only those of other attempts would be.
-        scope = "" if run is not None and run.alive else scope_prefix(task.uid, task.pod, task.attempt)
-        context = Context(scope, task.spec.cwd or os.getcwd(), os.getpid(), task.node)
+        task, run = worker.task, worker.exec.run
+        if run is not None and run.alive:  # its processes are no leftovers: only those of other attempts would be
+            context = replace(context, scope="")
         own = scope_id(task.uid, task.pod, task.attempt, "ctl")
         work = (run_check(worker.exec.reaper, check, context, worker.exec.environ, f"{own}-{check.name}") for check in chosen)
         results = await asyncio.gather(*work)

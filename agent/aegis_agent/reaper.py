@@ -118,12 +118,16 @@ class Reaper:
         pass_fds: Sequence[int] = (),
         cgroup_procs: str | None = None,
         helper: bool = False,
+        nice: int = 0,
     ) -> Child:
-        """Start `argv`; OSError when it cannot be started. The command is looked for in the PATH of `env`. `helper`: see `helpers`."""
+        """Start `argv`; OSError when it cannot be started. The command is looked for in the PATH of `env`. `helper`: see `helpers`; `nice`: how much
+        it gives way."""
         parent = os.getpid()
 
         def before_exec() -> None:
             end_with(parent)
+            if nice:
+                os.nice(nice)
             if cgroup_procs is not None:
                 try:
                     fd = os.open(cgroup_procs, os.O_WRONLY)

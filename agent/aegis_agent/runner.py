@@ -141,6 +141,11 @@ class Run:
         return told.ending is not None and told.ran_for < EARLY and told.ending.signal not in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
     @property
+    def age(self) -> float:
+        """Seconds since its start."""
+        return time.monotonic() - self._began
+
+    @property
     def pids(self) -> list[int]:
         return [rank.child.pid for rank in self._ranks]
 

@@ -64,7 +64,7 @@ class ReportWriter:
         self._put(ReportKind.FINISH, MessageType.FINISH, phase.value, response)
 
     def noticed(self, result: CheckResult) -> None:
-        """Something that a monitor of this worker saw; it answers no round and changes nothing by itself."""
+        """What a monitor of this worker saw, or a check beside a run that stands still; it answers no round and changes nothing by itself."""
         self._put(ReportKind.CHECK, MessageType.ACK, "check", result)
 
     def notice(self, phase: OrderPhase, grace: float) -> None:

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, cast
 from .schema import Severity
 
 XID = re.compile(
-    r"NVRM: Xid \(PCI:(?P<pci>[0-9a-fA-F:.]+)\): (?P<code>\d{1,9})(?:, (?:pid=(?P<pid>'?<?\w+>?'?)(?:, name=(?P<name>\S+))?,? ?)?(?P<text>.*))?"
+    r"NVRM: Xid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): (?P<code>\d{1,9})(?:, (?:pid=(?P<pid>'?<?\w+>?'?)(?:, name=(?P<name>\S+))?,? ?)?(?P<text>.*))?"
 )
 SXID = re.compile(r"SXid \(PCI:(?P<pci>[^)]+)\): (?P<code>\d{1,9}), (?:(?P<grade>Fatal|Non-fatal),? ?)?(?P<text>.*)", re.IGNORECASE)
 GRADE = re.compile(r"\b(?P<grade>Nonfatal|Fatal)\b")

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from . import dmesg, ipmi, lspci, nccl_tests, superbench
+from . import dmesg, ipmi, lspci, nccl_tests, smartctl, superbench
 from .ib import fabric, ibdiagnet, ibswinfo, local, mlxlink, ncclras, perfquery, queryerrors, sysfs, ufm
 from .nvidia import csvrows, fabricmanager, nvlink, query, smi, table
 from .schema import Draft, Parsed
@@ -19,10 +19,10 @@ from .vendors import amd, ascend, cambricon, metax
 
 TEXT_LIMIT = 64 * 1024 * 1024
 """Characters read of one text; a longer one is cut and said to be."""
-COLOUR = re.compile(r"\x1b\[[0-9;]{0,32}[A-Za-z]")
-"""What a terminal takes for colours: some tools print it into files, too."""
 LINE_LIMIT = 4096
 """Characters read of one line."""
+ESCAPE = re.compile(r"\x1b\[[0-?]{0,32}[ -/]{0,8}[@-~]")
+"""What a terminal obeys (ECMA-48, control sequences)."""
 
 
 class Parser(NamedTuple):
@@ -70,6 +70,7 @@ PARSERS: dict[str, Parser] = {
     "ncclras": Parser(ncclras.read, ncclras.looks, lined=False),
     "ufm": Parser(ufm.read, ufm.looks, ("ufm-events",)),
     "nccl-tests": Parser(nccl_tests.read, nccl_tests.looks, ("all-reduce-perf",)),
+    "smartctl": Parser(smartctl.read, smartctl.looks, ("smart",), lined=False),
     "superbench": Parser(superbench.read, superbench.looks, ("sb",), lined=False),
     "dmesg": Parser(dmesg.read, dmesg.looks, ("kernel", "syslog", "journal")),
 }
@@ -95,6 +96,14 @@ def detect(text: str) -> str | None:
     return next((tool for tool, parser in PARSERS.items() if parser.looks(head)), None)
 
 
+def plain(text: str) -> str:
+    """Without what an editor, a terminal or another system put around a saved text: byte order mark, colours, carriage returns."""
+    text = text.removeprefix("\ufeff")
+    if "\x1b" in text:
+        text = ESCAPE.sub("", text)
+    return text.replace("\r\r\n", "\n").replace("\r\n", "\n")
+
+
 def parse(tool: str, text: str | bytes) -> Parsed:
     """Reads one tool's output; `tool` may be "auto". Bytes that are no UTF-8 are replaced, never refused.
 
@@ -102,9 +111,8 @@ def parse(tool: str, text: str | bytes) -> Parsed:
     'healthy'
     """
     if isinstance(text, bytes):
-        text = text.decode("utf-8", "replace")
-    text, whole = text[:TEXT_LIMIT].replace("\r\n", "\n"), len(text) <= TEXT_LIMIT
-    text = COLOUR.sub("", text) if "\x1b" in text else text
+        text = text.decode("utf-16" if text.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8", "replace")
+    text, whole = plain(text[:TEXT_LIMIT]), len(text) <= TEXT_LIMIT
     name = (detect(text) or "unknown") if tool == "auto" else resolve(tool)
     draft = Draft(name)
     if not whole:

@@ -26,6 +26,12 @@ def marks(state: JobState) -> list[str]:
     return [pod.mark for pod in state.pods()]
 
 
+def logs(h: House, job: str) -> str:
+    """What the agents of this job have said so far."""
+    said = [path.read_text(errors="replace") for path in h.folder.glob("state-*/slots/*/agent.log")]
+    return "\n".join(text for text in said if f" of {job}," in text)
+
+
 async def stepping(h: House, job: str, folder: Path, incarnation: int, workers: int) -> dict[str, int]:
     """All ranks make steps; pod -> process id of its rank."""
     await until(lambda: list(folder.glob(f"at-{incarnation}-w0-3")), 90, f"steps of incarnation {incarnation}")
@@ -53,6 +59,8 @@ async def it_goes_on(h: House) -> None:
     named = time.monotonic() - began
     assert marks(state) == ["", "hang", ""], await h.describe(job)
     assert named <= SILENCE + 15.0
+    await until(lambda: "hang failed: critical hang_stopped" in logs(h, job), 90, "the checks beside the run")
+    await until(lambda: logs(h, job).count("checks beside the run: passed") >= 2, 90, "those of the others")
     os.kill(pids["w1"], signal.SIGCONT)
     await h.when(job, lambda s: not any(marks(s)), 30.0, "the mark is withdrawn")
 

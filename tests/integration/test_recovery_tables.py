@@ -1,5 +1,6 @@
-"""Rows of the tables of recovery on the real stack with the fault itself: GPUs lost to NVML or told of by the kernel, commands that are wrong, a cut
-network. GPUs by NVIDIA's own bindings over a library compiled here; the network by a namespace whose cable is pulled."""
+"""Rows of the tables of recovery on the real stack with the fault itself: GPUs lost to NVML or told of by the kernel, commands that are wrong,
+storage and interpreters that fail, a cut network. GPUs by NVIDIA's own bindings over a library compiled here; the network by a namespace whose cable
+is pulled."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aegis_proto.state import JobState
 from harness.waiting import until
-from support import netns
+from support import mounts, netns
 from support.fakegpu import Machine, build
 from support.house import House, house, phases, retries
 
@@ -135,6 +137,101 @@ async def test_gpus_that_are_lost_and_commands_that_are_wrong_end_as_the_tables_
         await asyncio.gather(lost_before_the_bootcheck(f), lost_while_the_command_runs(f), commands_that_are_wrong(f))
 
 
+async def storage_that_fails(f: Fleet) -> None:
+    """io fails on one node: a fresh container there first (L2); it fails again, so it is the node (L3)."""
+    names = ("e1", "e2", "e3")
+    data = {name: f.h.folder / f"data-{name}" for name in names}
+    with mounts.tmpfs(*data.values()):
+        for name in names:
+            await f.h.start_node(name, AEGIS_CHECKS_MOUNTS=f"{data[name]}:mount")
+        job, folder = await f.submit("storage", names)
+        pids, bad = await f.running(job, folder, 0), await f.node(job, 1)
+        mounts.read_only(data[bad])
+        os.kill(pids["w1"], signal.SIGKILL)  # as EROFS ends it
+        await f.running(job, folder, 1)
+        state = await f.h.state(job)
+        assert [(node.name, node.reason) for node in state.head.errorNodes] == [(bad, "io")], await f.h.describe(job)
+        assert (state.pod(1).attempt, retries(state)) == (3, "1:1") and state.pod(1).node not in (bad, state.pod(0).node)
+        (folder / "finish").touch()
+        assert (await f.h.ended(job, 60)).head.phase == "Succeed"
+
+
+PYTHON = """#!/bin/sh
+case "$AEGIS_SCOPE" in *.w1.1.*) [ ! -e {folder}/broken ] || {{ echo "libc.so.6: cannot open shared object file" >&2; exit 127; }};; esac
+exec {python} "$@"
+"""
+TORCH = {"__init__.py": "", "version.py": "__version__ = '2.0'\n", "lib/none": "", "distributed/__init__.py": "def is_available(): return False\n"}
+"""What the checks take for torch, without its import."""
+
+
+async def a_runtime_that_breaks(f: Fleet) -> None:
+    """The python of one container is broken: a fresh container on the same node, nothing else."""
+    home = f.h.folder / "runtime"
+    lay(home / "site" / "torch", TORCH)
+    lay(home, {"train.py": f"import torch\nimport runpy\nrunpy.run_path({COMMAND[1]!r}, run_name='__main__')\n"})
+    lay(home, {"bin/python3": PYTHON.format(folder=home, python=sys.executable)})
+    (home / "bin" / "python3").chmod(0o755)
+    for name in ("g1", "g2"):
+        await f.h.start_node(name)
+    env = {"PYTHONPATH": f"{home}/site"}
+    job, folder = await f.submit("runtime", ("g1", "g2"), command=[f"{home}/bin/python3", f"{home}/train.py"], env=env)
+    pids = await f.running(job, folder, 0)
+    nodes = [await f.node(job, 0), await f.node(job, 1)]
+    (home / "broken").touch()
+    os.kill(pids["w1"], signal.SIGKILL)
+    await f.running(job, folder, 1)
+    state = await f.h.state(job)
+    assert ([pod.node for pod in state.pods()], [pod.attempt for pod in state.pods()]) == (nodes, [1, 2]), await f.h.describe(job)
+    assert (state.head.errorNodes, retries(state), state.pod(1).reason) == ((), "1:1", "runtime"), await f.h.describe(job)
+    (folder / "finish").touch()
+    assert (await f.h.ended(job, 60)).head.phase == "Succeed"
+
+
+async def a_port_that_goes_dark(f: Fleet) -> None:
+    """rdma fails on one node: it is excluded, its worker runs elsewhere."""
+    names, port = ("i1", "i2", "i3"), "sys/class/infiniband/mlx5_0/ports/1"
+    up = {f"{port}/state": "4: ACTIVE\n", f"{port}/phys_state": "5: LinkUp\n", f"{port}/rate": "400 Gb/sec (4X NDR)\n"}
+    for name in names:
+        lay(f.h.folder / f"root-{name}", {**up, f"{port}/link_layer": "InfiniBand\n"})
+        await f.h.start_node(name, AEGIS_CHECKS_ROOT=str(f.h.folder / f"root-{name}"), AEGIS_CHECKS_EXPECTED_PORTS="1x400")
+    job, folder = await f.submit("dark", names)
+    pids, bad = await f.running(job, folder, 0), await f.node(job, 1)
+    lay(f.h.folder / f"root-{bad}", {f"{port}/state": "1: DOWN\n", f"{port}/phys_state": "2: Polling\n"})
+    os.kill(pids["w1"], signal.SIGKILL)
+    await f.running(job, folder, 1)
+    state = await f.h.state(job)
+    assert [(node.name, node.reason) for node in state.head.errorNodes] == [(bad, "rdma")], await f.h.describe(job)
+    assert (state.pod(1).attempt, retries(state)) == (2, "1:1") and state.pod(1).node not in (bad, state.pod(0).node)
+    (folder / "finish").touch()
+    assert (await f.h.ended(job, 60)).head.phase == "Succeed"
+
+
+async def a_level_that_does_not_hold(f: Fleet) -> None:
+    """The same worker fails again and again at once: in place, in a fresh container on its node, on another node."""
+    for name in ("j1", "j2", "j3"):
+        await f.h.start_node(name)
+    job, folder = await f.submit("again", ("j1", "j2", "j3"), maxRetry=9)
+    await f.running(job, folder, 0)
+    bad = await f.node(job, 1)
+    for incarnation in (2, 1, 0):
+        (folder / f"raise-w1-{incarnation}").touch()
+    await f.running(job, folder, 3)
+    state = await f.h.state(job)
+    left = [(line.cause, line.nodeName) for line in await f.h.story(job) if line.phaseFrom == "Troubleshooting" and line.phaseTo == "Restarting"]
+    assert left == [("again", bad), ("persistent", bad)], await f.h.describe(job)
+    assert [(node.name, node.reason) for node in state.head.errorNodes] == [(bad, "persistent")] and state.pod(1).node not in (bad, "")
+    assert (state.pod(0).attempt, state.pod(1).attempt, retries(state)) == (1, 3, "3:3")
+    (folder / "finish").touch()
+    assert (await f.h.ended(job, 60)).head.phase == "Succeed"
+
+
+@pytest.mark.skipif(not mounts.possible(), reason="SKIPPED: mounts need root and unshare")
+async def test_what_fails_on_one_node_or_again_and_again_goes_from_level_to_level(tmp_path: Path) -> None:
+    async with house(tmp_path, nodes=0) as h:
+        f = Fleet(h)
+        await asyncio.gather(storage_that_fails(f), a_runtime_that_breaks(f), a_port_that_goes_dark(f), a_level_that_does_not_hold(f))
+
+
 @pytest.mark.skipif(not netns.possible(), reason="SKIPPED: network namespaces need root and iproute2")
 async def test_a_worker_cut_off_in_its_diagnosis_goes_on_shows_its_result_and_is_back_with_the_network(tmp_path: Path) -> None:
     async with house(tmp_path, nodes=0) as h:
@@ -152,16 +249,28 @@ async def test_a_worker_cut_off_in_its_diagnosis_goes_on_shows_its_result_and_is
             cable.cut()
             f.machine("far").tells("")
             log = h.folder / "state-far" / "slots" / "0" / "agent.log"
-            await until(lambda: "troubleshoot: 2 checks" in log.read_text(), 60, "its result is shown where it is")
+            await until(lambda: "troubleshoot: 3 checks" in log.read_text(), 60, "its result is shown where it is")
             assert "passed" in log.read_text().partition("troubleshoot: ")[2]
             assert (await h.state(job)).head.phase == "Troubleshooting", await h.describe(job)
             cable.heal()
             await f.running(job, folder, 1)
             state = await h.state(job)
-            assert (retries(state), state.head.recoverCount, state.head.errorNodes) == ("1:1", 1, ()), await h.describe(job)
+            assert (retries(state), state.head.recoverCount, excluded(state)) == ("1:1", 1, []), await h.describe(job)
             assert {pod.node for pod in state.pods()} == {"near", "far"} and [pod.attempt for pod in state.pods()] == [1, 1]
             (folder / "finish").touch()
             assert (await h.ended(job, 60)).head.phase == "Succeed"
+
+
+def excluded(state: JobState) -> list[tuple[str, str]]:
+    """Nodes that are not used again, and why; not those of which a monitor only noticed something."""
+    return [(node.name, node.reason) for node in state.head.errorNodes if not node.noted]
+
+
+def lay(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
 
 
 def _checks(node: str, h: House) -> bool:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import aegis_agent.worker
+from aegis_agent.checks.interpreter import Interpreter
 from aegis_agent.handover import Exit, Status, WorkerTask
 from aegis_agent.link import Uplink
 from aegis_agent.progress import Progress
@@ -58,6 +59,7 @@ class Run:
         self.stop_asked = False
         self.gone: Ended | None = None
         self.pids = [1]
+        self.age = 0.0
         self.child = child
         self._world = world
         self._grace = grace
@@ -168,7 +170,12 @@ class Executor:
         return self.run
 
 
-async def run_round(reaper: Any, phase: str, context: Any, environ: Any, *, scope: str = "") -> list[CheckResult]:
+async def interpreter_of(executor: object) -> Interpreter:
+    """No script is read: the command is none that uses torch."""
+    return Interpreter()
+
+
+async def run_round(reaper: Any, context: Any, environ: Any, *, scope: str = "") -> list[CheckResult]:
     """The checks of one round: a little time, then what the state of the machine says."""
     world = WORLD
     assert world is not None

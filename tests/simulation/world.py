@@ -358,6 +358,7 @@ def _staged(world: World) -> Iterator[None]:
     for name, value in stand_ins.items():
         put(worker, name, value)
     put(aegis_agent.diagnosis, "run_round", agents.run_round)
+    put(aegis_agent.diagnosis, "interpreter_of", agents.interpreter_of)
     put(aegis_agent.diagnosis, "ports", agents.Ports)
     put(aegis_agent.presence, "ports", agents.Ports)
     put(aegis_agent.companions, "COMPANIONS", ())

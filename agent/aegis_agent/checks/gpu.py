@@ -12,7 +12,6 @@ import shutil
 import subprocess
 from typing import Any, cast
 
-from aegis_parsers import parse
 from aegis_parsers.ib.live import names
 from aegis_parsers.schema import Severity
 
@@ -145,6 +144,8 @@ def read_tool(answer: Answer, command: tuple[str, ...], parser: str) -> int:
     except OSError as error:
         answer.unread(f"{command[0]}: {error.strerror}")
         return 0
+    from aegis_parsers import parse  # where there is something to read
+
     parsed = parse(parser, done.stdout or done.stderr)
     for finding in parsed.findings:
         answer.take(finding)
@@ -166,8 +167,11 @@ def kernel_events(answer: Answer, settings: Settings, boards: list[nvml.Board], 
         answer.note("the kernel log does not reach back to the start of this boot")
     remapping = {slot(board.bus) for board in boards if board.remapped is not None}
     ours = {slot(board.bus) for board in boards}
-    parsed = parse("dmesg", "\n".join(log.lines)) if log.lines else None
-    for finding in parsed.findings if parsed else ():
+    if not log.lines:
+        return
+    from aegis_parsers import parse  # where there is something to read
+
+    for finding in parse("dmesg", "\n".join(log.lines)).findings:
         if not finding.code.startswith(("xid_", "sxid_", "gpu_", "amdgpu_")):
             continue
         where = slot(finding.item)

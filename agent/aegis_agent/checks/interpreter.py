@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from aegis_agent.aside import aside
+
 PYTHON = re.compile(r"python(\d(\.\d+)?)?")
 LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "ft_launcher", "dlrover-run", "composer", "colossalai"})
 TORCH_WORDS = re.compile(
@@ -21,6 +23,8 @@ TORCH_WORDS = re.compile(
 )
 IMPORTS = re.compile(r"^\s*(?:from|import)\s+([A-Za-z_][\w.]*)", re.M)
 MOST_FILES, MOST_BYTES = 64, 1 << 20
+SECONDS = 5.0
+"""That reading the scripts may take."""
 SPLIT = re.compile(r"[\n;&|()]+")
 
 
@@ -30,6 +34,14 @@ class Interpreter:
 
     python: str = ""
     torch: bool = False
+
+
+async def read(command: Sequence[str], environ: Mapping[str, str], cwd: str, seconds: float = SECONDS) -> Interpreter:
+    """`of_command` beside everything else: scripts on a file system that does not answer hold up nobody, and tell nothing."""
+    try:
+        return await aside("interpreter", lambda: of_command(command, environ, cwd), seconds)
+    except TimeoutError:
+        return Interpreter()
 
 
 def of_command(command: Sequence[str], environ: Mapping[str, str], cwd: str) -> Interpreter:

@@ -20,7 +20,7 @@ from aegis_proto.messages import CheckResult
 from aegis_proto.state import JobSpec
 
 from aegis_agent import ports
-from aegis_agent.checks.interpreter import of_command
+from aegis_agent.checks.interpreter import Interpreter, of_command
 from aegis_agent.checks.registry import accelerators, gpu_count
 from aegis_agent.checks.running import Program, boot, run_program
 from aegis_agent.handover import WorkerTask, now_ms
@@ -59,14 +59,26 @@ class Meeting:
 
 
 def prepare(
-    task: WorkerTask, environ: Mapping[str, str], *, index: int, host: str, port: int, round_key: tuple[str, int, int], grace: float, gpus: bool
+    task: WorkerTask,
+    environ: Mapping[str, str],
+    *,
+    index: int,
+    host: str,
+    port: int,
+    round_key: tuple[str, int, int],
+    grace: float,
+    gpus: bool,
+    interpreter: Interpreter | None = None,
 ) -> Meeting | None:
-    """The meeting of this worker; None when there is nothing to meet for: no torch in the command, nobody to meet, or no place was named."""
+    """The meeting of this worker; None when there is nothing to meet for: no torch in the command, nobody to meet, or no place was named.
+
+    `interpreter`: what its command names, when that is known already.
+    """
     spec = task.spec
     if not host or not port or (task.workers < 2 and not (gpus and spec.nprocPerNode > 1)):
         return None
     env = {**environ, **spec.env}
-    interpreter = of_command(spec.command, env, spec.cwd or os.getcwd())
+    interpreter = interpreter or of_command(spec.command, env, spec.cwd or os.getcwd())
     if not interpreter.python or not interpreter.torch:
         return None
     candidates = ports.candidates(spec.masterPortRange, ports.ephemeral_range(), random.SystemRandom())

@@ -9,8 +9,6 @@ import os
 import re
 from typing import Any
 
-from aegis_parsers import parse
-
 from aegis_agent.checks import kernellog
 from aegis_agent.checks.answer import Answer, run
 from aegis_agent.checks.limits import limit
@@ -50,9 +48,12 @@ def examine(answer: Answer, settings: Settings, context: dict[str, Any]) -> str:
     log = kernellog.read(settings.kernel_log)
     if log.why:
         answer.note(log.why)
-    for finding in parse("dmesg", "\n".join(log.lines)).findings if log.lines else ():
-        if finding.code in LABELS:
-            answer.take(finding)
+    if log.lines:
+        from aegis_parsers import parse  # where there is something to read
+
+        for finding in parse("dmesg", "\n".join(log.lines)).findings:
+            if finding.code in LABELS:
+                answer.take(finding)
     return f"{len(found)} memory controllers" if found else "no memory controller reports here (EDAC)"
 
 

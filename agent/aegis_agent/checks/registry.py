@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from aegis_proto.messages import CheckResult
 
@@ -18,7 +18,25 @@ from aegis_agent.checks.running import UNANSWERED, Program, run_program
 from aegis_agent.reaper import Reaper
 
 
-def always() -> bool:
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a check is told. `scope` is the prefix of the scopes of this attempt's runs; none of their processes may live.
+
+    `round`: "" by hand. `run_for`: seconds since the run began whose end is diagnosed; what is older says nothing about it. `python`: the interpreter
+    that a command which uses torch names, "" for any other; `env`: what the job sets for it.
+    """
+
+    scope: str
+    cwd: str
+    agent: int
+    node: str = ""
+    round: str = ""
+    run_for: float = 0.0
+    python: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def always(context: Context) -> bool:
     return True
 
 
@@ -51,6 +69,9 @@ def adapters() -> bool:
 OTHERS = ("/dev/davinci_manager", "/dev/mxcd", "/dev/cambricon_ctl")
 """Device nodes of Ascend, MetaX and Cambricon."""
 ROUNDS = ("bootcheck", "troubleshoot")
+HANG = "hang"
+"""No round of the job: what is looked at beside a training that stands still, and touches nothing of it."""
+EVERY = (*ROUNDS, HANG)
 TOGETHER = "aegis_agent.checks.together"
 START = 10.0
 """Seconds that starting several checks in one process may take, beyond their own deadlines."""
@@ -60,7 +81,7 @@ START = 10.0
 class Check:
     """One row: `module` is run with `python -m`, for at most `deadline` seconds (DESIGN.md §5), in the rounds named where it `applies`.
 
-    Without rounds it runs only by hand: what costs a recovery more than a tenth of a second is not on its way.
+    Without rounds it runs only by hand.
     """
 
     name: str
@@ -68,7 +89,7 @@ class Check:
     deadline: float
     rounds: tuple[str, ...] = ROUNDS
     about: str = ""
-    applies: Callable[[], bool] = always
+    applies: Callable[[Context], bool] = always
 
 
 CHECKS: tuple[Check, ...] = (
@@ -78,37 +99,48 @@ CHECKS: tuple[Check, ...] = (
         10.0,
         about="the agent lives, no process of an earlier run is left, working directory and /dev/shm can be written",
     ),
-    Check("io", "aegis_agent.checks.io", 30.0, (), "each mount takes data, syncs it and gives it back; free space, read-only, stalls, kernel lines"),
+    Check(
+        "io",
+        "aegis_agent.checks.io",
+        30.0,
+        EVERY,
+        about="each mount takes data, syncs it and gives it back; free space, read-only, stalls, kernel lines",
+    ),
     Check(
         "gpu",
         "aegis_agent.checks.gpu",
         66.0,
+        EVERY,
         about="every GPU is here and answers: ECC, row remap, retired pages, clocks, heat, NVLink, PCIe, Xids of this boot",
-        applies=accelerators,
+        applies=lambda context: accelerators(),
     ),
-    Check("runtime", "aegis_agent.checks.runtime", 30.0, (), "the user's python: torch, CUDA, NCCL, cuDNN, and the driver under them"),
+    Check(
+        "runtime",
+        "aegis_agent.checks.runtime",
+        30.0,
+        EVERY,
+        about="the user's python: torch, CUDA, NCCL, cuDNN, and the driver under them",
+        applies=lambda context: not context.round or context.python != "",
+    ),
     Check(
         "rdma",
         "aegis_agent.checks.rdma",
         25.0,
+        EVERY,
         about="RDMA ports: state, rate, expected set, counters that rise",
-        applies=adapters,
+        applies=lambda context: adapters(),
     ),
-    Check("hang", "aegis_agent.checks.hang", 10.0, (), "processes of the training that are stopped or blocked in the kernel; touches none of them"),
+    Check(
+        "hang",
+        "aegis_agent.checks.hang",
+        10.0,
+        (HANG,),
+        about="processes of the training that are stopped or blocked in the kernel; touches none of them",
+    ),
     Check("memory", "aegis_agent.checks.memory", 10.0, (), "errors of the host's memory (EDAC), machine checks"),
     Check("power", "aegis_agent.checks.power", 30.0, (), "power supplies and fans, as the board's controller (IPMI) and the kernel tell"),
     Check("contention", "aegis_agent.checks.contention", 10.0, (), "what neighbours take: pressure, stolen time, throttling (warns, never fails)"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What a check is told. `scope` is the prefix of the scopes of this attempt's runs; none of their processes may live."""
-
-    scope: str
-    cwd: str
-    agent: int
-    node: str = ""
 
 
 def named(name: str) -> Check | None:
@@ -122,10 +154,10 @@ async def run_check(reaper: Reaper, check: Check, context: Context, environ: Map
 
 
 async def run_round(
-    reaper: Reaper, round_name: str, context: Context, environ: Mapping[str, str], *, scope: str, table: Sequence[Check] = CHECKS
+    reaper: Reaper, context: Context, environ: Mapping[str, str], *, scope: str, table: Sequence[Check] = CHECKS
 ) -> list[CheckResult]:
-    """All checks of a round that apply here, side by side."""
-    chosen = [check for check in table if round_name in check.rounds and check.applies()]
+    """All checks of the context's round that apply here, side by side."""
+    chosen = [check for check in table if context.round in check.rounds and check.applies(context)]
     return await run_checks(reaper, chosen, context, environ, scope=scope)
 
 

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from typing import Any
 
 from aegis_agent.checks import tool
@@ -71,10 +72,10 @@ MISMATCH = 803
 """CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (cuda.h)."""
 
 
-def ask(python: str) -> tuple[dict[str, Any], str]:
-    """What the user's interpreter says, or why it says nothing."""
+def ask(python: str, env: Mapping[str, str]) -> tuple[dict[str, Any], str]:
+    """What the user's interpreter says, or why it says nothing. `env`: what the job sets beside the environment of the worker."""
     try:
-        done = tool.ask([python, "-c", PROBE], SECONDS)
+        done = tool.ask([python, "-c", PROBE], SECONDS, {**os.environ, **env})
     except subprocess.TimeoutExpired:
         return {}, f"no answer within {SECONDS:g} s"
     except OSError as error:
@@ -125,10 +126,10 @@ def version(text: object) -> tuple[int, ...]:
 
 
 def examine(answer: Answer, settings: Settings, context: dict[str, Any]) -> str:
-    python = settings.python or shutil.which("python3") or shutil.which("python") or ""
+    python = context.get("python") or settings.python or shutil.which("python3") or shutil.which("python") or ""
     if not python:
         return "not applicable: no python in the PATH"
-    said, why = ask(python)
+    said, why = ask(python, context.get("env") or {})
     if why:
         answer.finding("python_broken", "critical", python, why)
         return ""

@@ -20,8 +20,6 @@ from aegis_agent.lifeline import end_with
 
 MOST_OUTPUT = 1 << 20
 """Bytes a check may print; one that prints more is ended."""
-KERNEL = frozenset({"io", "gpu", "memory"})
-"""Checks that read the kernel's log: its rules are compiled before they part."""
 
 
 class Part:
@@ -98,10 +96,6 @@ def main() -> None:
     told = json.loads(sys.stdin.readline())
     from aegis_agent.checks import answer, kernellog, limits, settings  # noqa: F401 (shared by the children)
 
-    if any(name in KERNEL for name, _, _ in told["checks"]):
-        from aegis_parsers import parse
-
-        parse("dmesg", "[    0.000000] nothing")
     context = json.dumps(told["context"]) + "\n"
     parts = [Part(name, module, seconds, context) for name, module, seconds in told["checks"]]
     while parts:

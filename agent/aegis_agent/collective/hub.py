@@ -157,8 +157,8 @@ class Hub:
                 self._speed(able)
             else:
                 self._tell_all("performance", True, "not measured: the connection comes first")
-        for peer in self.peers.values():
-            peer.send({"bye": 1})
+        for index in sorted(self.peers, reverse=True):  # w0 last: with it this process ends
+            self.peers[index].send({"bye": 1})
         # Whoever has not read it yet reads it from the socket's buffer.
 
     def _alone(self, able: list[int]) -> bool:

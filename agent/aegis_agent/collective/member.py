@@ -207,11 +207,16 @@ class Child:
         return self.answer or {"ok": False, "text": f"no end at {self.stage}"}
 
 
-def alone(hub: socket.socket | None, parent: int) -> None:
-    """A child speaks only through its own pipe, and ends with its parent: nobody else would end one that a driver holds."""
+def end_with(parent: int) -> None:
+    """In a child: it ends with its parent, however that ends: nobody else would end one that a driver holds."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def alone(hub: socket.socket | None, parent: int) -> None:
+    """A child speaks only through its own pipe, and ends with its parent."""
+    end_with(parent)
     if hub is not None:
         hub.close()
     null = os.open(os.devnull, os.O_RDWR)

@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from .hub import Hub
-from .member import Member, Missed
+from .member import Member, Missed, end_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +55,7 @@ def missing(said: set[str], error: Missed) -> Iterator[dict[str, Any]]:
 
 
 def hold_hub(told: dict[str, Any]) -> None:
-    """Fork the conductor. Raises Missed when the port cannot be had."""
+    """Fork the conductor, which ends with this worker's member: without it there is nobody to conduct. Raises Missed when the port cannot be had."""
     host, port = told["hub"]
     until = time.monotonic() + min(10.0, told["meet"])
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -67,9 +67,11 @@ def hold_hub(told: dict[str, Any]) -> None:
             if time.monotonic() > until:
                 raise Missed(f"port {port} of this worker: {error.strerror}", False) from None
             time.sleep(0.1)
+    me = os.getpid()
     if os.fork():
         listener.close()
         return
+    end_with(me)
     code = 1
     try:
         null = os.open(os.devnull, os.O_RDWR)

@@ -1,12 +1,11 @@
 """What processes and a machine use, read from /proc, /sys and NVML: cumulative counters and gauges. Reads only, a few files each.
 
-NVML is loaded only where its device is; a call into the driver may hang, so it is made on a thread that is waited for with a
+NVML is loaded only where its device is, or is expected; a call into the driver may hang, so it is made on a thread that is waited for with a
 deadline, and not again while it hangs.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import Iterable
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from aegis_agent.aside import aside
 from aegis_agent.procs import contents
 
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -21,6 +21,8 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 MOST = 512
 """Processes of a worker that are read."""
 NVML_DEADLINE = 5.0
+EXPECTED = "AEGIS_CHECKS_EXPECTED_GPUS"
+"""Somebody says that there are GPUs (checks/settings.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,23 +122,22 @@ class Nvml:
 
     _module: Any = None
     _handles: list[Any] = field(default_factory=list)
-    _stuck: asyncio.Future[Gpus] | None = None
+    _asked: bool = False
 
     async def read(self) -> Gpus | None:
         """None: there are none, they cannot be asked, or the driver has not answered (TimeoutError the first time)."""
-        if self._stuck is not None and not self._stuck.done():
+        if self._asked or (self._module is None and not (os.path.exists("/dev/nvidiactl") or os.environ.get(EXPECTED))):
             return None
-        self._stuck = None
-        if self._module is None and not os.path.exists("/dev/nvidiactl"):
-            return None
-        asked = asyncio.get_running_loop().run_in_executor(None, self._ask)
-        try:
-            return await asyncio.wait_for(asyncio.shield(asked), NVML_DEADLINE)
-        except TimeoutError:
-            self._stuck = asked
-            raise
+        self._asked = True
+        return await aside("nvml", self._ask, NVML_DEADLINE)
 
     def _ask(self) -> Gpus:
+        try:
+            return self._read()
+        finally:
+            self._asked = False
+
+    def _read(self) -> Gpus:
         import pynvml
 
         if self._module is None:

@@ -24,10 +24,16 @@ TAIL = re.compile(r"^\|\s*\|\s*\|\s*(?P<mig>[^|\s][^|]*?)\s*\|?\s*$")
 VERSION = re.compile(r"NVIDIA-SMI\s+(?P<smi>[\d.]+).*?(?:Driver|KMD) Version:\s*(?P<driver>[\d.]+)")
 PROCESS = re.compile(r"^\|\s*(?:\d+\s+)?(?:\S+\s+\S+\s+)?\d+\s+[CGM+]+\s+\S|No running processes found|PID\s+Type\s+Process", re.I)
 FURNITURE = re.compile(
-    r"^[\s|+=\-]*$|Persistence-M|Fan\s+Temp\s+Perf|MIG M\.|Processes|GPU\s+GI\s+CI"
-    r"|^\|\s+ID\s+ID|GPU Memory|MIG devices|Compute M\.|^\w{3} \w{3} +\d+ "
+    r"^[\s|+=\-]*$|Persistence-M|(?:TCC/WDDM|Driver-Model)\s*\||Fan\s+Temp\s+Perf|MIG M\.|Processes|GPU\s+GI\s+CI"
+    r"|^\|\s+ID\s+ID|GPU Memory|MIG devices|Compute M\.|^\w{3} \w{3} +\d+ |^\|\s*\|\s*\|\s*ECC\|\s*\|?$"
 )
 
+MIG = re.compile(
+    r"^\|\s*(?P<gpu>\d{1,3})\s+(?P<gi>\d{1,3}|N/A)\s+(?P<ci>\d{1,3}|N/A)\s+(?P<dev>\d{1,3})\s*\|\s*(?P<memory>\d+MiB\s*/\s*\d+MiB)\s*\|"
+    r"\s*(?P<sm>\d+)\s+(?P<ecc>\d+|N/A)\s*\|"
+)
+"""First line of a MIG device; the second, with the size of its BAR1, says nothing."""
+MIG_BAR = re.compile(r"^\|\s*\|\s*\d+MiB\s*/\s*\d+MiB\s*\|\s*\|\s*\|?\s*$")
 
 WIDTH = 400
 """Characters; no version prints a wider table."""
@@ -62,6 +68,13 @@ def read(draft: Draft, text: str) -> None:
     for line in lines_of(text):
         if len(line) > WIDTH:
             draft.unread("line too wide for the table", line)
+        elif MIG_BAR.match(line):
+            continue
+        elif match := MIG.match(line):
+            item = f"{match['gpu']}/mig{match['dev']}"
+            draft.item(item, "mig", memory=match["memory"], ecc_uncorrected=number(match["ecc"]))
+            if errors := number(match["ecc"]):
+                draft.finding("ecc_uncorrected", "warning", item, f"{errors} on MIG device {match['dev']} of GPU {match['gpu']}: {line}")
         elif match := HEAD.match(line):
             judge(draft, row)
             row = Row(match["index"], match["name"], match["bus"], match["ecc"], lines=[line])

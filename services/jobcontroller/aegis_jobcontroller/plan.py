@@ -35,6 +35,8 @@ LARGE = 16
 """Workers from which a job minds a doubtful node by itself: with so many, one node in twenty that fails is met more often than not."""
 FOUND_AGAIN_WITHIN = 60.0
 """Seconds after a job that the store had lost was brought back, before a worker that no daemon has told of yet is started anew."""
+LINGERS = 10.0
+"""Seconds that a place waits for its old worker to be out of the slot, before its wish for that node is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +274,7 @@ def _place_job(job: Job, world: World, taken: set[tuple[str, str]], load: dict[s
     todo = [
         (index, pod, before)
         for index, pod, before in waiting(job, world)
-        if may_place(pod, before, world) and (job.head.job, pod_name(index)) not in found_again
+        if may_place(pod, before, world) and (job.head.job, pod_name(index)) not in found_again and not _lingers(job, pod, before, world, taken)
     ]
     if not todo:
         return []
@@ -326,6 +328,16 @@ def _can_return(job: Job, before: Placed, world: World, taken: set[tuple[str, st
     """The slot of the attempt before is still this job's, is empty of processes, and its node is fine."""
     node = world.nodes.get(before.place.node)
     return node is not None and refusal(job, _vacated(node, before), world, taken) is None
+
+
+def _lingers(job: Job, pod: Pod, before: Placed | None, world: World, taken: set[tuple[str, str]]) -> bool:
+    """A fresh container is wished for on the node of the attempt before, which has told that it leaves and has not left its slot yet."""
+    node = world.nodes.get(before.place.node) if before is not None else None
+    if node is None or before is None or pod.pin != node.name or world.now - pod.ts >= LINGERS * 1000:
+        return False
+    status, vacated = node.reported(before.place.slot), _vacated(node, before)
+    why = refusal(job, vacated, world, taken)
+    return why is not None and why[0] == "busy" and reported_key(status) == before.key and status.state != "gone"
 
 
 def _vacated(node: Node, before: Placed) -> Node:

@@ -91,6 +91,14 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
+class Beside:
+    """For people: what a check of a worker says beside a run that stands still."""
+
+    index: int
+    result: CheckResult
+
+
+@dataclass(frozen=True, slots=True)
 class Taken:
     """What one stored message means."""
 
@@ -107,6 +115,7 @@ class Taken:
     notes: tuple[ev.Note, ...] = ()
     """What is told to people of it; the state stays."""
     look: Look | None = None
+    beside: Beside | None = None
     marks: int = -1
     """Place that its own worker marks, or whose mark it withdraws: not ours to take away."""
 
@@ -194,7 +203,9 @@ def _of_present(state: JobState, index: int, message: Message, body: msgspec.Str
     if message.incarnation != head.incarnation:
         return Taken(dropped="incarnation", heard=index)
     if isinstance(body, CheckResult):
-        if body.CheckType != "monitor" or body.code not in ANOMALIES:
+        if body.CheckType != "monitor":
+            return Taken(dropped="check", heard=index, beside=Beside(index, _shown(body)) if head.tally.hung else None)
+        if body.code not in ANOMALIES:
             return Taken(dropped="check", heard=index)
         return Taken((ev.Noticed(*who, incarnation=message.incarnation, code=body.code, message=words(body.Result)[:200]),), heard=index)
     if isinstance(body, HangData):

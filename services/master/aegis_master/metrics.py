@@ -27,14 +27,14 @@ FAILED = Counter("aegis_jobs_failed", "Jobs that ended Failed", ["gpu_type", "wo
 FAILURES = Counter("aegis_failures", "Counted failures, by cause", ["cause"])
 RECOVERY = Histogram(
     "aegis_recovery_duration_seconds",
-    "Leaving RunCommand by a failure to entering it again, by level (L1 in place, L3 new placement)",
+    "Leaving RunCommand by a failure to entering it again, by level (L1 in place, L2 a fresh container on its node, L3 another node)",
     ["level"],
     buckets=(0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800),
 )
 
 CHECKS = Histogram(
     "aegis_check_duration_seconds",
-    "How long a check took, as its agent says, by round (bootcheck, troubleshoot) and result (pass, fail)",
+    "How long a check took, as its agent says, by round (bootcheck, troubleshoot; hang: beside a run that stands still) and result (pass, fail)",
     ["check", "round", "result", "gpu_type", "worker_num"],
     buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 30, 60, 66, 120, 182, 300, 600),
 )
@@ -79,8 +79,9 @@ def round_ended(head: Head, transition: Transition) -> None:
 
 
 def checked(head: Head, results: tuple[CheckResult, ...]) -> None:
-    """The checks with which one worker answers the round that `head` is in. What an agent says is a bounded label and a bounded number."""
-    round_ = "bootcheck" if head.phase is Phase.BOOT_CHECKING else "troubleshoot"
+    """The checks with which one worker answers the round that `head` is in, or looks at a run that stands still. What an agent says is a bounded
+    label and a bounded number."""
+    round_ = {Phase.BOOT_CHECKING: "bootcheck", Phase.RUN_COMMAND: "hang"}.get(head.phase, "troubleshoot")
     for result in results[:MOST_CHECKS]:
         name = check_name(result)
         labels = (name if name in KNOWN else "other", round_, "pass" if result.Pass else "fail", head.gpuType or "none", worker_num(head.workerNum))

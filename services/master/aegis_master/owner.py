@@ -36,6 +36,7 @@ from aegis_master.batch import Batch, fresh, last_sequence, urgency
 from aegis_master.clock import ServerClock
 from aegis_master.effects import Effects
 from aegis_master.judge import Dead, Suspect, fenced
+from aegis_master.recoveries import Recoveries
 from aegis_master.settings import OwnerSettings
 from aegis_master.trace import Trace
 from aegis_master.watch import Watch
@@ -78,7 +79,7 @@ class JobOwner:
         self._fire_again = 0.0  # a deadline that fired and still stands is not fired in a loop
         self._transitions: list[Transition] = []  # stepped, not yet stored
         self._notes: list[ev.Note] = []
-        self._left_run_at = 0
+        self._recoveries = Recoveries(self.state)
 
     # --- life --------------------------------------------------------------------------------------------------------------------
 
@@ -266,6 +267,8 @@ class JobOwner:
                 batch.within = min(batch.within, self.shared.settings.lazy)
             self.watch.take(taken)
             batch.notes += taken.notes
+            if taken.beside is not None:
+                batch.notes += self.watch.beside(batch.state, taken.beside)
             if taken.dropped and not taken.events:
                 metrics.DROPPED.labels(taken.dropped).inc()
             for event in taken.events:
@@ -401,20 +404,12 @@ class JobOwner:
         for transition in transitions:
             if transition.counted:
                 metrics.FAILURES.labels(transition.cause or "unknown").inc()
-            self._measure_recovery(transition)
+            self._recoveries.see(self.state, transition)
             metrics.round_ended(self.state.head, transition)
         if transitions and self.state.head.phase.terminal:
             metrics.ended(self.state.head)
         if transitions or notes:
             self.shared.effects.add(self.state, transitions, notes)
-
-    def _measure_recovery(self, transition: Transition) -> None:
-        if transition.phaseFrom is Phase.RUN_COMMAND and transition.phaseTo in (Phase.RESTARTING, Phase.TROUBLESHOOTING):
-            self._left_run_at = transition.timeStamp
-        elif transition.phaseTo is Phase.RUN_COMMAND and self._left_run_at:
-            level = "L3" if any(t.phaseTo is Phase.RESTARTING and t.timeStamp >= self._left_run_at for t in self.state.head.recent) else "L1"
-            metrics.RECOVERY.labels(level).observe(max(0.0, (transition.timeStamp - self._left_run_at) / 1000))
-            self._left_run_at = 0
 
     async def _release(self) -> None:
         """Give the job away at once, so that nobody needs to wait for the end of a lease."""

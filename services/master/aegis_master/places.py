@@ -44,7 +44,7 @@ def ready(draft: Draft, event: PodReady) -> None:
 
 
 def _fill(draft: Draft, event: PodReady) -> None:
-    head = draft.head
+    head, wished = draft.head, draft.pod(event.index).pin
     if event.index == 0:
         draft.set(checkAddr=event.ip[:MAX_IP], checkPort=event.check_port if 0 < event.check_port < 65536 else 0)
     draft.change(
@@ -57,7 +57,7 @@ def _fill(draft: Draft, event: PodReady) -> None:
         stopped=event.stopped,
         gone=False,
         placed=True,
-        pin="",
+        pin=wished if wished == event.node[:MAX_NODE] else "",
         suspect=False,
     )
     if head.adopting:

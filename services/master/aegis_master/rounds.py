@@ -36,7 +36,7 @@ class Finding(Enum):
     """What a failed check says about where the fault is."""
 
     HARDWARE = "hardware"  # L3: the pod leaves, its node is not used again
-    CONTAINER = "container"  # L2: the pod leaves; the same node is wished for the next attempt
+    CONTAINER = "container"  # L2: the pod leaves; the same node is wished for the next attempt. Failed again there, it is the node
     NOTED = "noted"  # says nothing about one place: written down, nobody leaves
 
 
@@ -207,7 +207,9 @@ def _enter_run(draft: Draft, trigger: Trigger, rule: Counting) -> None:
     def started(pod: Pod) -> Pod:
         if rule is Counting.ALIGN:
             pod = counting.aligned(pod, count)
-        return replace(pod, innerPhase=Phase.RUN_COMMAND, finished=False, errored=False, failed="", mark="", toQuit=False, exitCode=None, pairs=())
+        return replace(
+            pod, pin="", innerPhase=Phase.RUN_COMMAND, finished=False, errored=False, failed="", mark="", toQuit=False, exitCode=None, pairs=()
+        )
 
     draft.each(started)
     if trigger is Trigger.PLAIN:
@@ -308,6 +310,8 @@ def order_out(draft: Draft) -> list[int]:
             leaving.append(i)
             continue
         finding = FINDINGS.get(pod.failed, Finding.CONTAINER) if pod.failed else None
+        if finding is Finding.CONTAINER and may_evict(draft) and pod.pin == pod.node != "" and pod.reason == pod.failed:
+            finding = Finding.HARDWARE  # it came for that, into a fresh container: a level that did not hold is not tried again
         if finding is Finding.HARDWARE:
             if not may_evict(draft):
                 advise(draft, i, pod.failed)

@@ -20,10 +20,11 @@ from aegis_proto.state import Head, JobState
 
 from aegis_master import counting, metrics
 from aegis_master.clock import ServerClock
-from aegis_master.events import Marked
-from aegis_master.intake import Taken
+from aegis_master.events import Marked, Note
+from aegis_master.intake import Beside, Taken
 from aegis_master.judge import AskPlatform, Dead, Judge, Suspect
 from aegis_master.publish import Publisher
+from aegis_master.rounds import check_name
 from aegis_master.settings import OwnerSettings
 from aegis_master.stall import Stall
 
@@ -33,6 +34,8 @@ ANSWERING, PATIENCE = 0.5, 5.0
 """While answers still come (seconds since the last one), an order is not repeated to all, for at most so many times `ack_after`."""
 MOST_STALL = 86_400.0
 """Seconds; what a worker tells beyond is no save."""
+MOST_WORDS = 500
+"""Characters of what a check says, in a line for people."""
 ACKED_ROUNDS = frozenset({Phase.BOOT_CHECKING, Phase.RUN_COMMAND, Phase.TROUBLESHOOTING})
 
 
@@ -49,6 +52,7 @@ class Watch:
         self.stall = Stall(time.monotonic())
         self._marked_by_us: set[int] = set()
         self._marked_by_them: set[int] = set()
+        self._beside_told: set[tuple[int, str]] = set()
         self._slow_since: dict[int, float] = {}
         self._incarnation = -1
         self.checkpoint = -1
@@ -97,6 +101,19 @@ class Watch:
         if taken.word is not None:
             self.judge.platform(taken.word.index, taken.word.attempt, taken.word.running, now)
 
+    def beside(self, state: JobState, beside: Beside) -> tuple[Note, ...]:
+        """A check beside a run that stands still: measured; told when it failed, once per worker and check while it stands."""
+        index, result = beside.index, beside.result
+        check = check_name(result)
+        if check not in metrics.KNOWN or (index, check) in self._beside_told:
+            return ()
+        self._beside_told.add((index, check))
+        metrics.checked(state.head, (result,))
+        if result.Pass:
+            return ()
+        words = f"{pod_name(index)} failed {check}: {result.Result[:MOST_WORDS]} (beside the run, which stands still)"
+        return (Note("check", words, index, details={"check": check, "node": state.pod(index).node}),)
+
     def highest_step(self) -> int:
         """Highest step that a worker told in the present incarnation, -1 = none."""
         return self.judge.steps(time.monotonic())[1]
@@ -107,6 +124,8 @@ class Watch:
         """Who became suspect, dead or hung, or advances again; also tells progress."""
         head = state.head
         self._follow(state, now)
+        if not head.tally.hung:
+            self._beside_told.clear()
         marks = self._marks(state, now)
         if (witness := witness_of(head)) >= 0:
             self.judge.peer_error(witness, now)

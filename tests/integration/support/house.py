@@ -141,10 +141,11 @@ class House:
         more = {"AEGIS_BUS_CREDS": creds, "AEGIS_SERVICE_REPLICA": name, "AEGIS_CREDENTIALS_SERVER": address, **env}
         return await self.start(name, "-m", "aegis_jobcontroller", env=more)
 
-    async def start_node(self, name: str, *flags: str, **env: str) -> Child:
+    async def start_node(self, name: str, *flags: str, virtual: bool = True, **env: str) -> Child:
+        """`virtual`: one of several on this machine, which watches none of it."""
         creds = self.creds(f"node-{name}", "node", node=name)
-        argv = ["-m", "aegis_agent", "node", "--node", name, "--state", str(self.folder / f"state-{name}"), "--creds", creds, "--virtual"]
-        argv += ["--credentials-ca", str(self.site.ca_pem), *flags]
+        argv = ["-m", "aegis_agent", "node", "--node", name, "--state", str(self.folder / f"state-{name}"), "--creds", creds]
+        argv += ["--credentials-ca", str(self.site.ca_pem), *(["--virtual"] if virtual else []), *flags]
         return await self.start(name, *argv, env=env)
 
     async def agent_pid(self, job: str, pod: str) -> int:

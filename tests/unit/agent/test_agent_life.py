@@ -51,7 +51,7 @@ async def test_from_bootcheck_over_a_killed_child_to_the_end(server: NatsServer,
 
     await master.order(OrderPhase.BOOTCHECK)
     checked = await master.data("finish")
-    assert isinstance(checked, CheckResponse) and [(r.CheckType, r.Pass) for r in checked.results] == [("process", True)]
+    assert isinstance(checked, CheckResponse) and [(r.CheckType, r.Pass) for r in checked.results] == [("process", True), ("io", True)]
     assert checked.treeGone and checked.addr == "127.0.0.1" and 20000 <= checked.port <= 29999
 
     await master.order(OrderPhase.COMMAND, masterAddr=checked.addr, masterPort=checked.port)
@@ -206,7 +206,9 @@ async def test_a_hang_order_touches_nothing(server: NatsServer, master: Scripted
     child = await running(master, agent)
     await master.order(OrderPhase.HANG)
     await until(lambda: "marked as hung" in agent.text, "note")
-    assert children(agent) == [child]
+    looked = {(await master.data("check")).CheckType for _ in range(2)}  # beside it: what needs no free device
+    await until(lambda: "hang: 2 checks beside the run: passed" in agent.text, "what they say")
+    assert looked == {"io", "hang"} and children(agent) == [child]
     os.kill(child, signal.SIGKILL)
     error = await master.report("error")
     assert error.seqNum == master.seq

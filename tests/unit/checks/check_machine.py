@@ -19,11 +19,11 @@ def lay(root: Path, files: Mapping[str, str]) -> None:
         path.write_text(text)
 
 
-def run_program(name: str, cwd: Path, env: Mapping[str, str], **context: Any) -> dict[str, Any]:
+def run_program(name: str, cwd: Path, environ: Mapping[str, str], /, **context: Any) -> dict[str, Any]:
     """The answer of one check's program in a clean environment for checks. Without a kernel log of its own, an empty one."""
     (cwd / "quiet.log").touch()
     clean = {key: value for key, value in os.environ.items() if not key.startswith("AEGIS_CHECKS_")}
-    clean |= {"AEGIS_CHECKS_KERNEL_LOG": str(cwd / "quiet.log"), **env}
+    clean |= {"AEGIS_CHECKS_KERNEL_LOG": str(cwd / "quiet.log"), **environ}
     done = subprocess.run(
         [sys.executable, "-m", f"aegis_agent.checks.{name}"],
         input=json.dumps({"cwd": str(cwd), **context}) + "\n",

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from aegis_agent.checks import io, kernellog
 from aegis_agent.checks.answer import Answer
@@ -40,9 +41,37 @@ def test_a_mount_that_does_not_answer_is_named_and_the_others_are_judged(tmp_pat
         return {"seconds": 0.1}
 
     monkeypatch.setattr(io, "probe", stalled)
-    answers = io.probe_all([Mount("/stalled"), Mount("/well")], 5.0)
+    answers = io.probe_all([Mount("/stalled"), Mount("/well")], 2.5)
     assert answers["/stalled"]["code"] == "mount_stalled" and answers["/well"] == {"seconds": 0.1}
     assert not judged(answers["/stalled"])["pass"]
+
+
+def test_what_a_disk_says_of_itself_counts_by_hand_and_one_that_says_nothing_is_noted(tmp_path: Path) -> None:
+    lay(tmp_path, {"sys/block/nvme0n1/size": "", "sys/block/sda/size": "", "sys/block/loop0/size": ""})
+    script = "#!/bin/sh\ncase $4 in */nvme0n1) echo '{0}'; exit 8;; *) echo '{1}'; exit 2;; esac\n"
+    bad = '{"smartctl": {}, "device": {"name": "/dev/nvme0n1"}, "smart_status": {"passed": false}}'
+    mute = '{"smartctl": {"messages": [{"string": "Unknown USB bridge"}]}, "device": {"name": "/dev/sda"}}'
+    (tmp_path / "smartctl").write_text(script.replace("{0}", bad).replace("{1}", mute))
+    (tmp_path / "smartctl").chmod(0o755)
+    env = {"AEGIS_CHECKS_ROOT": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    (tmp_path / "proc").mkdir()
+    answer = run_program("io", tmp_path, env)
+    assert (answer["pass"], answer["code"]) == (False, "smart_failed") and "/dev/sda: /dev/sda: tells nothing: Unknown USB bridge" in answer["result"]
+    assert run_program("io", tmp_path, env, round="troubleshoot", run_for=1.0)["pass"], "asking disks is not on the way of a recovery"
+
+
+def test_a_probe_that_answered_and_does_not_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the kernel holds on its way out: closing a file on a dead server."""
+    before = {child.pid for child in psutil.Process().children()}
+    monkeypatch.setattr(io, "probe", lambda mount: {"seconds": 0.1})
+    monkeypatch.setattr(os, "_exit", lambda code: signal.pause())
+    try:
+        assert io.probe_all([Mount("/lingers")], 60.0) == {"/lingers": {"seconds": 0.1}}
+    finally:
+        for child in psutil.Process().children():
+            if child.pid not in before:
+                child.kill()
+                child.wait(30)
 
 
 def test_data_that_comes_back_changed_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,6 +85,9 @@ def test_little_space_warns_and_none_fails() -> None:
     assert (judged({**space, "free": 1 << 39})["code"], judged({**space, "free": 1 << 39})["pass"]) == ("disk_nearly_full", True)
     assert (judged({**space, "free": 1 << 20})["code"], judged({**space, "free": 1 << 20})["pass"]) == ("disk_full", False)
     assert judged({**space, "free": 5 << 40, "inodes_free": 1})["code"] == "inodes_full"
+    own = Answer("io")
+    io.judge(own, "/work", {**space, "free": 1 << 20}, own=True)
+    assert (own.line()["code"], own.line()["pass"]) == ("disk_full", True)  # nobody said that the working directory takes data
     assert judged({**space, "free": 5 << 40, "inodes": 0, "inodes_free": 0})["pass"]  # btrfs counts none
 
 
@@ -67,8 +99,20 @@ def test_a_kernel_line_about_storage_fails_while_it_is_new(tmp_path: Path, monke
     assert not answer["pass"] and answer["code"] == "fs_readonly", answer
     monkeypatch.setattr(kernellog, "age", lambda line: 90000.0)
     later = Answer("io")
-    io.kernel_lines(later, from_environment({"AEGIS_CHECKS_KERNEL_LOG": str(log)}))
+    io.kernel_lines(later, from_environment({"AEGIS_CHECKS_KERNEL_LOG": str(log)}), None)
     assert later.line()["pass"] and "earlier in this boot: fs_readonly" in later.line()["result"]
+
+
+@pytest.mark.parametrize(("run_for", "code"), [(5.0, "fs_readonly"), (0.5, "")], ids=["since the run began", "before it"])
+def test_in_a_round_a_kernel_line_speaks_of_its_own_run_alone_and_warns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_for: float, code: str
+) -> None:
+    log = tmp_path / "kmsg"
+    log.write_text(kernel_record("EXT4-fs (sda1): Remounting filesystem read-only"))
+    monkeypatch.setattr(kernellog, "age", lambda line: 1.0)
+    answer = Answer("io")
+    io.kernel_lines(answer, from_environment({"AEGIS_CHECKS_KERNEL_LOG": str(log)}), run_for)
+    assert (answer.line()["pass"], answer.line()["code"]) == (True, code)
 
 
 def test_a_kernel_log_that_may_not_be_read_is_said_and_fails_nothing(tmp_path: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aegis_agent.checks import contention, rdma, runtime
+from aegis_agent.checks import contention, rdma, runtime, tool
 from aegis_agent.checks.answer import Answer
 from aegis_agent.checks.limits import limit, limits
 from aegis_agent.checks.settings import from_environment
@@ -102,6 +103,18 @@ def test_the_users_python_is_asked_not_ours(tmp_path: Path) -> None:
     said = '{"python": "3.12.1", "torch": "2.9.0", "cuda": "12.8", "nccl": "2.27.3", "driver_cuda": "12.8", "devices": 8}'
     answer = run_program("runtime", tmp_path, {"AEGIS_CHECKS_PYTHON": interpreter(tmp_path, f"echo '{said}'"), "AEGIS_CHECKS_EXPECTED_GPUS": "8"})
     assert answer["pass"] and "torch=2.9.0 cuda=12.8 nccl=2.27.3" in answer["result"] and answer["values"]["devices"] == 8.0, answer
+    job = interpreter(tmp_path, 'echo "{\\"torch\\": \\"$VERSION\\"}"')  # as a round asks: what the command names, with what the job sets
+    answer = run_program("runtime", tmp_path, {"AEGIS_CHECKS_PYTHON": "/not/this"}, python=job, env={"VERSION": "2.7"})
+    assert answer["pass"] and "torch=2.7" in answer["result"], answer
+
+
+def test_a_tool_that_does_not_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wait(process: object, timeout: float | None = None) -> int:
+        raise AssertionError("a process that a driver holds would be waited for")
+
+    monkeypatch.setattr(subprocess.Popen, "wait", wait)
+    with pytest.raises(subprocess.TimeoutExpired):
+        tool.ask(["sleep", "600"], 0.2)
 
 
 def test_a_python_that_does_not_start_is_a_broken_runtime(tmp_path: Path) -> None:
@@ -110,7 +123,7 @@ def test_a_python_that_does_not_start_is_a_broken_runtime(tmp_path: Path) -> Non
 
 
 def test_the_real_interpreter_answers_without_importing_torch(tmp_path: Path) -> None:
-    said, why = runtime.ask(sys.executable)
+    said, why = runtime.ask(sys.executable, {})
     assert not why and said["python"] == sys.version.split()[0]
     broken = tmp_path / "torch"
     broken.mkdir()

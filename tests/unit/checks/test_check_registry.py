@@ -86,23 +86,27 @@ async def test_a_round_runs_what_applies_here() -> None:
     reaper = Reaper()
     reaper.open()
     try:
-        table = [row for row in CHECKS if row.name == "process"] + [Check("gpu", "no.such.module", 60.0, applies=lambda: False)]
-        results = await run_round(
-            reaper, "troubleshoot", Context("", os.getcwd(), os.getpid()), os.environ, scope=f"check.{os.getpid()}", table=table
-        )
+        table = [row for row in CHECKS if row.name == "process"] + [Check("gpu", "no.such.module", 60.0, applies=lambda context: False)]
+        context = Context("", os.getcwd(), os.getpid(), round="troubleshoot")
+        results = await run_round(reaper, context, os.environ, scope=f"check.{os.getpid()}", table=table)
     finally:
         reaper.close()
     assert [(result.CheckType, result.Pass) for result in results] == [("process", True)]
 
 
-def test_the_budgets_are_the_seeds_and_costly_checks_are_not_on_the_way_of_a_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_budgets_are_the_seeds_and_each_round_looks_at_what_it_can_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {check.name: check.deadline for check in CHECKS if check.name in DEADLINES} == DEADLINES
     monkeypatch.delenv("AEGIS_CHECKS_EXPECTED_GPUS", raising=False)
     monkeypatch.setattr(os.path, "exists", lambda path: False)
     assert not registry.accelerators()
     monkeypatch.setenv("AEGIS_CHECKS_EXPECTED_GPUS", "8")
     assert registry.accelerators()
-    assert {check.name for check in CHECKS if check.rounds} == {"process", "gpu", "rdma"}
+    rounds = {name: {check.name for check in CHECKS if name in check.rounds} for name in ("bootcheck", "troubleshoot", "hang")}
+    assert rounds["bootcheck"] == rounds["troubleshoot"] == {"process", "io", "gpu", "runtime", "rdma"}
+    assert rounds["hang"] == {"io", "gpu", "runtime", "rdma", "hang"}, "none of them stops, or needs a free device"
+    runtime = registry.named("runtime")
+    assert runtime is not None and not runtime.applies(Context("", "/", 1, round="bootcheck")), "the command names no python that uses torch"
+    assert runtime.applies(Context("", "/", 1, round="bootcheck", python="/bin/python3")) and runtime.applies(Context("", "/", 1))
 
 
 async def test_checks_of_a_round_run_side_by_side(tmp_path: Path) -> None:
@@ -117,8 +121,8 @@ async def test_checks_of_a_round_run_side_by_side(tmp_path: Path) -> None:
     environ = {**os.environ, "PYTHONPATH": f"{tmp_path}:{':'.join(sys.path)}"}
     try:
         table = [Check("one", "meet_one", 60.0), Check("two", "meet_two", 60.0)]
-        context = Context("", str(tmp_path), os.getpid())
-        results = await asyncio.wait_for(run_round(reaper, "bootcheck", context, environ, scope=f"check.{os.getpid()}", table=table), 100)
+        context = Context("", str(tmp_path), os.getpid(), round="bootcheck")
+        results = await asyncio.wait_for(run_round(reaper, context, environ, scope=f"check.{os.getpid()}", table=table), 100)
     finally:
         reaper.close()
     assert all(result.Pass for result in results), results
@@ -184,9 +188,33 @@ def test_checks_end_with_who_runs_them_however_that_ends(tmp_path: Path) -> None
             os.kill(pid, 9)
 
 
-def test_a_rank_of_a_meeting_ends_with_its_member_however_that_ends() -> None:
-    text = "import os, signal\nfrom aegis_agent.collective import member\nme = os.getpid()\npid = os.fork()\n"
-    text += "if pid == 0:\n    out = os.dup(1)\n    member.alone(None, me)\n    os.write(out, b'%d' % os.getpid())\nsignal.pause()\n"
+RANK = """
+import os, signal
+from aegis_agent.collective import member
+me = os.getpid()
+if os.fork() == 0:
+    out = os.dup(1)
+    member.alone(None, me)
+    os.write(out, b"%d" % os.getpid())
+signal.pause()
+"""
+CONDUCTOR = """
+import os, signal
+from aegis_agent.collective import program
+out = os.dup(1)
+class Hub:
+    def __init__(self, listener, told): pass
+    def run(self):
+        os.write(out, b"%d" % os.getpid())
+        signal.pause()
+program.Hub = Hub
+program.hold_hub({"hub": ["127.0.0.1", 0], "meet": 10.0})
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("text", [RANK, CONDUCTOR], ids=["rank", "conductor"])
+def test_what_a_member_of_a_meeting_forks_ends_with_it_however_that_ends(text: str) -> None:
     with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         rank = live(os.read(parent.stdout.fileno(), 32).decode())

@@ -155,6 +155,16 @@ def test_a_wished_node_comes_before_the_last_one() -> None:
     assert assigned(actions) == {"w0": "n1"}
 
 
+def test_a_wished_node_is_waited_for_while_the_old_worker_leaves_it_and_not_for_long() -> None:
+    for waited, placed in ((1, {}), (30, {"w0": "n1"})):
+        job = make_job("job-a", 1, {0: dict(attempt=2, gone=True, pin="n5", ts=NOW - waited * 1000)}, **RESTARTS)
+        assert assigned(plan(make_world([job], [running(job, 0, "n5"), make_node("n1")], [at(job, 0, "n5")]))) == placed
+        left = make_world([job], [running(job, 0, "n5", state="gone"), make_node("n1")], [at(job, 0, "n5")])
+        assert assigned(plan(left)) == {"w0": "n5"}
+        stuck = running(job, 0, "n5", state="gone", clean=False, message="processes 7 do not die")
+        assert assigned(plan(make_world([job], [stuck, make_node("n1")], [at(job, 0, "n5")]))) == {"w0": "n1"}
+
+
 def test_nothing_is_placed_before_the_attempt_before_is_gone() -> None:
     job = make_job("job-a", 1, {0: dict(attempt=2)}, **RESTARTS)
     world = make_world([job], [running(job, 0, "n5"), make_node("n1")], [at(job, 0, "n5")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from typing import Any, cast
@@ -9,9 +10,10 @@ from typing import Any, cast
 import pytest
 from aegis_master import batch, machine
 from aegis_master import events as ev
-from aegis_master.intake import Taken
+from aegis_master.intake import Beside, Taken
 from aegis_master.settings import OwnerSettings
 from aegis_master.watch import ANSWERING, Watch
+from aegis_proto.messages import CheckResult
 from aegis_proto.phases import Phase
 from aegis_proto.state import JobSpec, JobState
 
@@ -68,6 +70,18 @@ def test_an_order_is_not_repeated_to_all_while_answers_still_come() -> None:
     watch._order_at = now - 3.0
     assert not watch.missing_acks(state, now + ANSWERING / 2)
     assert watch.missing_acks(state, now + 2 * ANSWERING)
+
+
+def test_a_check_beside_a_run_that_stands_still_is_told_once_while_it_stands() -> None:
+    watch = Watch(cast(Any, None), cast(Any, None), cast(Any, None), OwnerSettings(), "j-1")
+    state = booting(3)
+    beside = Beside(1, CheckResult("io", False, "critical mount_stalled /data: no answer within 20 s"))
+    (note,) = watch.beside(state, beside)
+    assert (note.kind, note.index, note.details["check"]) == ("check", 1, "io") and note.message.startswith("w1 failed io: critical mount_stalled")
+    assert watch.beside(state, beside) == watch.beside(state, Beside(2, CheckResult("hang", True))) == ()
+    assert watch.beside(state, Beside(1, CheckResult("astrology", False, "x"))) == ()
+    asyncio.run(watch.tick(state, time.monotonic()))  # nobody is marked any more
+    assert watch.beside(state, beside) == (note,)
 
 
 def test_a_stream_of_answers_does_not_hold_a_repeat_back_for_ever() -> None:

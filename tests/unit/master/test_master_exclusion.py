@@ -112,5 +112,9 @@ def test_only_a_monitor_s_own_codes_are_taken(kind: str, code: str, taken: bool)
     message = Message("j", "default", "w1", MessageType.ACK, "check", raw(result), 5000, uid="u", era="a", attempt=1, boot="b1", seqNum=1)
     got = intake.take(state, "aegis.job.j.worker.w1.check", encode(message), 5000)
     assert [type(event).__name__ for event in got.events] == (["Noticed"] if taken else [])
+    assert got.beside is None, "nothing of this job stands still"
     if taken:
         assert "\x1b" not in got.events[0].message  # type: ignore[union-attr]
+    marked, _ = machine.step(state, ev.Marked(0, 1, "b0", 0), 5000)
+    beside = intake.take(marked, "aegis.job.j.worker.w1.check", encode(message), 5000).beside
+    assert (beside is None) is (kind == "monitor") and (beside is None or "\x1b" not in beside.result.Result)

@@ -7,8 +7,11 @@ from aegis_master import events as ev
 from aegis_master import machine
 from aegis_master.invariants import broken
 from aegis_master.levels import escalated, repeats
+from aegis_master.recoveries import Recoveries
+from aegis_proto.messages import CheckResult
 from aegis_proto.phases import LostReason, Phase
 from aegis_proto.state import JobSpec, JobState
+from prometheus_client import REGISTRY
 
 S = 1000
 
@@ -71,6 +74,43 @@ def test_a_restart_in_place_comes_first_then_a_fresh_container_then_another_node
     assert job.state.head.phase is Phase.RUN_COMMAND
 
 
+@pytest.mark.parametrize("check", ["io", "runtime"])
+def test_what_a_fresh_container_on_the_node_fails_again_is_the_node_s(check: str) -> None:
+    def answer(job: Job, *failed: str) -> None:
+        head = job.state.head
+        for i in range(2):
+            pod = job.state.pod(i)
+            results = tuple(CheckResult(name, False, "broken") for name in failed) if i else ()
+            job.step(ev.Finished(i, pod.attempt, pod.boot, head.incarnation, head.seqNum, results=results))
+
+    def leaves(job: Job, node: str) -> None:
+        attempt = job.state.pod(1).attempt
+        job.step(ev.PodGone(1, attempt))
+        job.step(ev.PodReady(1, attempt + 1, f"b{attempt + 1}", node=node))
+
+    job = Job()
+    job.fails(1)
+    answer(job, check)
+    assert (job.state.pod(1).pin, job.state.head.errorNodes) == ("n11", ())  # L2
+    leaves(job, "n11")
+    answer(job, check)
+    assert [(entry.name, entry.reason) for entry in job.state.head.errorNodes] == [("n11", check)] and job.state.pod(1).pin == ""  # L3
+    leaves(job, "n9")
+    answer(job)
+    assert (job.state.head.phase, job.state.pod(1).pin) == (Phase.RUN_COMMAND, "")
+
+    job.fails(1, 70.0)  # it was well between: a container is the first thing to be tried again
+    answer(job, check)
+    leaves(job, "n9")
+    answer(job)
+    job.fails(1, 70.0)
+    answer(job, check)
+    assert (job.state.pod(1).pin, len(job.state.head.errorNodes)) == ("n9", 1)
+    leaves(job, "n5")  # the wish was not met: nothing is known of n5 yet
+    answer(job, check)
+    assert (job.state.pod(1).pin, len(job.state.head.errorNodes)) == ("n5", 1)
+
+
 @pytest.mark.parametrize(
     ("second", "after", "reason"),
     [(0, 5.0, LostReason.ERROR), (1, 61.0, LostReason.ERROR), (1, 5.0, LostReason.COLLATERAL)],
@@ -95,14 +135,35 @@ def test_the_story_tells_how_often_whoever_reads_it() -> None:
             job.leaves(1)
 
 
+def test_a_recovery_is_measured_by_the_level_that_brought_the_run_back() -> None:
+    """In place; in a fresh container on the same node; on another node."""
+
+    def count(level: str) -> float:
+        return REGISTRY.get_sample_value("aegis_recovery_duration_seconds_count", {"level": level}) or 0.0
+
+    job, was = Job(), {level: count(level) for level in ("L1", "L2", "L3")}
+    clock = Recoveries(job.state)
+    for successor in ("", "n11", "n9"):
+        job.fails(1, 70.0)
+        left = job.state
+        if successor:
+            pod, head = job.state.pod(1), job.state.head
+            job.step(ev.PodLost(1, pod.attempt, LostReason.KILLED, at=job.now, gone=True))
+            job.step(ev.PodReady(1, pod.attempt + 1, f"b{job.now}", node=successor))
+            assert job.state.head.incarnation == head.incarnation
+        job.checked()
+        assert job.state.head.phase is Phase.RUN_COMMAND
+        for transition in (left.head.recent[-1], job.state.head.recent[-1]):
+            clock.see(job.state, transition)
+    assert {level: count(level) - before for level, before in was.items()} == {"L1": 1, "L2": 1, "L3": 1}
+
+
 @pytest.mark.parametrize("mode", ["observe", "advise"])
 def test_where_nothing_is_done_to_nodes_the_restart_in_place_goes_on(mode: str) -> None:
     job = Job(actions=mode)
     job.fails(1)
     pod, head = job.state.pod(1), job.state.head
     job.step(ev.Finished(0, 1, job.state.pod(0).boot, head.incarnation, head.seqNum))
-    from aegis_proto.messages import CheckResult
-
     job.step(ev.Finished(1, 1, pod.boot, head.incarnation, head.seqNum, results=(CheckResult("gpu", False, "Xid 79"),)))
     assert (job.state.head.phase, job.state.head.errorNodes, job.state.pod(1).attempt) == (Phase.RUN_COMMAND, (), 1)
     assert "advice" in job.notes

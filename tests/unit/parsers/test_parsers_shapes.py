@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -32,6 +33,36 @@ NPU = """\
 | 1     1                   | 0000:9F:00.0  | 0           0    / 0          3165 / 65536         |
 | NPU     Chip              | Process id    | Process name             | Process memory(MB)      |
 | 1       0                 | 3456          | python                   | 1234                    |
+"""
+MIG = """\
+| NVIDIA-SMI 470.82.01    Driver Version: 470.82.01    CUDA Version: 11.4     |
+|-------------------------------+----------------------+----------------------+
+| GPU  Name        Persistence-M| Bus-Id        Disp.A | Volatile Uncorr. ECC |
+| Fan  Temp  Perf  Pwr:Usage/Cap|         Memory-Usage | GPU-Util  Compute M. |
+|                               |                      |               MIG M. |
+|===============================+======================+======================|
+|   0  NVIDIA A100-SXM...  On   | 00000000:07:00.0 Off |                   On |
+| N/A   32C    P0    62W / 400W |     20MiB / 40536MiB |     N/A      Default |
+|                               |                      |              Enabled |
++-------------------------------+----------------------+----------------------+
+| MIG devices:                                                                |
++------------------+----------------------+-----------+-----------------------+
+| GPU  GI  CI  MIG |         Memory-Usage |        Vol|         Shared        |
+|      ID  ID  Dev |           BAR1-Usage | SM     Unc| CE  ENC  DEC  OFA  JPG|
+|                  |                      |        ECC|                       |
+|==================+======================+===========+=======================|
+|  0    7   0   0  |      3MiB /  4864MiB | 14      0 |  1   0    0    0    0 |
+|                  |      0MiB /  8191MiB |           |                       |
++------------------+----------------------+-----------+-----------------------+
+"""
+WINDOWS = """| NVIDIA-SMI 512.95       Driver Version: 512.95       CUDA Version: 11.6     |
+|-------------------------------+----------------------+----------------------+
+| GPU  Name            TCC/WDDM | Bus-Id        Disp.A | Volatile Uncorr. ECC |
+| Fan  Temp  Perf  Pwr:Usage/Cap|         Memory-Usage | GPU-Util  Compute M. |
+|===============================+======================+======================|
+|   0  NVIDIA GeForce ... WDDM  | 00000000:01:00.0  On |                  N/A |
+| 30%   45C    P8    15W / 220W |    800MiB /  8192MiB |      3%      Default |
++-------------------------------+----------------------+----------------------+
 """
 QUERY = """\
 Attached GPUs                             : 1
@@ -64,6 +95,72 @@ def test_a_row_of_errors_is_a_lost_gpu_and_its_neighbour_is_not() -> None:
     parsed = parse("nvidia-smi", DEAD_ROW)
     assert [(finding.code, finding.item) for finding in parsed.findings] == [("gpu_lost", "1")]
     assert not parsed.unreadable
+
+
+SMART = """\
+smartctl 7.3 2022-02-28 r5338 [x86_64-linux-6.1.0] (local build)
+=== START OF SMART DATA SECTION ===
+SMART overall-health self-assessment test result: FAILED!
+Critical Warning:                   0x04
+Temperature:                        38 Celsius
+Available Spare:                    100%
+Available Spare Threshold:          10%
+Percentage Used:                    101%
+Media and Data Integrity Errors:    1,204
+"""
+ATA = """\
+smartctl 7.2 2020-12-30 r5155
+SMART overall-health self-assessment test result: PASSED
+ID# ATTRIBUTE_NAME          FLAG     VALUE WORST THRESH TYPE      UPDATED  WHEN_FAILED RAW_VALUE
+  5 Reallocated_Sector_Ct   0x0033   100   100   010    Pre-fail  Always       -       0
+197 Current_Pending_Sector  0x0032   100   100   000    Old_age   Always       -       8
+"""
+
+
+def test_a_disk_is_judged_by_its_own_verdict_and_limits() -> None:
+    assert codes("smartctl", SMART) == ["smart_failed", "smart_media_errors", "smart_worn"]
+    assert codes("auto", ATA) == ["smart_media_errors"] and parse("smartctl", ATA.replace("   8\n", "   0\n")).health == "healthy"
+    log = {"critical_warning": 2, "available_spare": 5, "available_spare_threshold": 10, "media_errors": 0, "percentage_used": 1}
+    told = {"smartctl": {}, "device": {"name": "/dev/nvme1n1"}, "smart_status": {"passed": True}, "nvme_smart_health_information_log": log}
+    assert codes("smartctl", json.dumps(told)) == ["smart_failed", "smart_hot"]
+    assert parse("smartctl", json.dumps({**told, "nvme_smart_health_information_log": {}})).health == "healthy"
+    mute = {"smartctl": {"messages": [{"string": "Unable to detect device type"}]}, "device": {"name": "/dev/vda"}}
+    assert parse("smartctl", json.dumps(mute)).health == "unknown"
+
+
+def test_parts_of_a_gpu_are_listed_beside_it_and_each_has_its_own_errors() -> None:
+    parsed = parse("nvidia-smi", MIG)
+    assert ([item["id"] for item in parsed.items], parsed.health) == (["driver", "00000000:07:00.0", "0/mig0"], "healthy")
+    assert [(finding.code, finding.item) for finding in parse("nvidia-smi", MIG.replace("14      0 |", "14      2 |")).findings] == [
+        ("ecc_uncorrected", "0/mig0")
+    ]
+
+
+def test_a_table_of_windows_is_read() -> None:
+    assert parse("nvidia-smi", WINDOWS.replace("\n", "\r\n")).health == "healthy"
+
+
+def test_what_an_editor_or_a_terminal_put_around_a_text_changes_nothing(shared: Path) -> None:
+    kept = (
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: "\ufeff" + text,
+        lambda text: text.replace("\n", "   \n"),
+        lambda text: "\n".join(f"\x1b[1;32m{line}\x1b[0m\x1b[K" for line in text.split("\n")),
+        lambda text: text.encode("utf-16"),
+        lambda text: text.rstrip("\n"),
+    )
+    for path in sorted((shared / "tools").glob("*.*")):
+        text = path.read_text()
+        if path.name == "README.md":
+            continue
+        for change in kept:
+            for tool in (path.stem, "auto"):
+                before, after = parse(tool, text), parse(tool, change(text))
+                assert ([(f.code, f.item) for f in after.findings], after.health) == ([(f.code, f.item) for f in before.findings], before.health), (
+                    path.name,
+                    tool,
+                    after.unreadable,
+                )
 
 
 def test_state_of_the_remapping_decides_and_not_the_lifetime_count() -> None:
@@ -131,6 +228,7 @@ def test_cleanup_beside_another_xid_is_dropped_and_alone_it_stands() -> None:
     cleanup = "NVRM: Xid (PCI:0000:db:00): 45, pid=1, Ch 00000008\n"
     assert codes("dmesg", cleanup * 600 + "NVRM: Xid (PCI:0000:db:00): 79, GPU has fallen off the bus\n") == ["xid_79"]
     assert codes("dmesg", cleanup) == ["xid_45"]
+    assert codes("dmesg", "[   12.3] NVRM: Xid (0000:03:00): 79, GPU has fallen off the bus.\n") == ["xid_79"]  # older drivers
 
 
 def test_a_server_that_answered_again_is_no_finding() -> None:
