@@ -627,6 +627,9 @@ NobodyRunsAlone         == \A w \in Workers : (alive[w] /\ wround[w] > 0) => (or
 MasterSeqNumMonotonic   == [][seq' >= seq]_vars
 \* an agent never goes back to an earlier order
 WorkerNeverBack         == [][\A w \in Workers : (att'[w] = att[w] /\ bt'[w] = bt[w]) => (wseq'[w] >= wseq[w])]_vars
+\* the job fails exactly at its (maxRetry+1)-th counted failure, whatever is lost, doubled or late
+FailsExactly            == [][/\ (failures' > failures => (failures' = MaxRetry + 1 <=> phase' = "Failed"))
+                              /\ (phase' = "Failed" /\ phase # "Failed" => failures = MaxRetry /\ failures' = MaxRetry + 1)]_vars
 \* ==== LIVENESS ======================================================================
 Ends                    == <>(phase \in Terminal)
 =============================================================================

@@ -1,5 +1,5 @@
 ----------------------------- MODULE AegisOwner -----------------------------
-(* Who may change a job (DESIGN.md section 3): several replicas, one head.         *)
+(* Who may change a job (aegis_bus.jobstore): several replicas, one head.           *)
 (*                                                                                  *)
 (* The head carries owner, term and the cursor into REPORTS, and every commit is a  *)
 (* compare-and-set on the sequence of the head: that is the whole fence.  Leases    *)

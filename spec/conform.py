@@ -22,7 +22,7 @@ from typing import Any
 import graph as graphs
 import mapping
 import tla
-from aegis_master import machine, reports, transitions
+from aegis_master import machine, transitions
 from aegis_proto.phases import Phase
 from aegis_proto.state import JobState
 
@@ -53,7 +53,7 @@ def code_graph(config_text: str, rows: set[str] | None = None, depth_first: bool
     features = frozenset(re.findall(r'"(\w+)"', said["Features"]))
     workers = len(re.findall(r"\w+", said["Workers"]))
     spec = mapping.spec_of(workers, int(said["MaxRetry"]), int(said["MaxUncounted"]), "advise" if "advise" in features else "act")
-    port_retries, reports.PORT_RETRIES = reports.PORT_RETRIES, int(said["MaxPort"])
+    port_retries, transitions.PORT_RETRIES = transitions.PORT_RETRIES, int(said["MaxPort"])
     taken, find = set() if rows is None else rows, transitions.find
 
     def found(source: Phase | None, target: Phase, trigger: transitions.Trigger) -> transitions.Edge | None:
@@ -89,7 +89,7 @@ def code_graph(config_text: str, rows: set[str] | None = None, depth_first: bool
     try:
         return graphs.explore(machine.create("model", spec, "u", "a", mapping.NOW), model_state, moves, check, depth_first)
     finally:
-        reports.PORT_RETRIES, transitions.find = port_retries, find
+        transitions.PORT_RETRIES, transitions.find = port_retries, find
 
 
 def model_graph(config_text: str) -> graphs.Graph:

@@ -12,7 +12,7 @@ from itertools import combinations, permutations
 from typing import Any
 
 import msgspec
-from aegis_master import events, reports, trace
+from aegis_master import events, trace, transitions
 from aegis_master.draft import counts_of, tally_of
 from aegis_master.pairs import PREFIX
 from aegis_master.rounds import FINDINGS, Finding
@@ -256,7 +256,7 @@ def _tried(state: JobState, features: frozenset[str]) -> Iterator[tuple[str, eve
                 yield "Failing", events.Errored(*answer, reason=LostReason.GPU_LOST)
             if "port" in features:
                 yield "PortTaken", events.Errored(*answer, reason=LostReason.PORT)
-                yield "Failing", events.Errored(*answer, reason=LostReason.PORT, ran_for=reports.PORT_SECONDS + 1)
+                yield "Failing", events.Errored(*answer, reason=LostReason.PORT, ran_for=transitions.PORT_SECONDS + 1)
             if "command" in features:
                 yield "NotStarted", events.Errored(*answer, reason=LostReason.ERROR, exit_code=127)
         if "move" in features and head.phase in (Phase.RESTARTING, Phase.TROUBLESHOOTING) and head.runSeqNum:

@@ -21,7 +21,7 @@ from typing import Any
 
 import mapping
 import tla
-from aegis_master import machine, reports, trace
+from aegis_master import machine, trace, transitions
 from aegis_proto.state import JobState
 
 FEATURES = (
@@ -221,7 +221,7 @@ class Data:
         chosen = ", ".join(f'"{name}"' for name in (*FEATURES, *(("advise",) if actions != "act" else ())))
         return (
             f"SPECIFICATION TraceSpec\nCONSTANTS\n  Workers = {{{', '.join(map(_literal, _workers(self.workers)))}}}\n  MaxRetry = {max_retry}\n"
-            f"  MaxUncounted = {max_uncounted}\n  MaxPort = {reports.PORT_RETRIES}\n  Features = {{{chosen}}}\n"
+            f"  MaxUncounted = {max_uncounted}\n  MaxPort = {transitions.PORT_RETRIES}\n  Features = {{{chosen}}}\n"
             f"INVARIANTS {' '.join(own['INVARIANTS'])} {' '.join(model['INVARIANTS'])}\nPROPERTIES {' '.join(own['ACTIONS'])}\n"
         )
 

@@ -1,4 +1,4 @@
-"""Managed or plain, train on or stop: what a worker does when Aegis cannot be reached. Pure (DESIGN.md §5, "Managed or plain", "Replace").
+"""Managed or plain, train on or stop: what a worker does when Aegis cannot be reached. Pure (docs/agent.md, "Without Aegis").
 
 House rule: nothing of Aegis stops a training that would have run without it. And: a worker that was managed once, or is not the first in its place,
 never runs on its own, since somebody else may run in its stead.

@@ -1,4 +1,4 @@
-"""Which order a worker obeys. Pure: (last obeyed, head) -> what to do (DESIGN.md §3, "Agents have no consumer"; §4, "Orders name attempts").
+"""Which order a worker obeys. Pure: (last obeyed, head) -> what to do (docs/decisions/0002-phase-machine.md, D14).
 
 Orders are ordered by (era, incarnation, seqNum). Eras are ULIDs and rise with time; a new era of the store is always obeyed. An order that does
 not name this attempt is not for us; one that names a higher attempt of our place is the word that we are superseded. A round that began before this

@@ -1,4 +1,4 @@
-"""Ending the processes of one run of the command, and verifying that they are gone (DESIGN.md §5, "Recovery", step 1).
+"""Ending the processes of one run of the command, and verifying that they are gone: the first step of a recovery.
 
 Which processes: `procs`. Signals by pidfd, so that a reused pid is never hit; waits by pidfd, so that nothing polls; never kill(-1).
 """

@@ -1,4 +1,4 @@
-"""Errors of the road. Each knows its code (INTERFACE.md §6) and says what was tried, what came back and what to do.
+"""Errors of the road. Each knows its code (`aegis explain CODE`) and says what was tried, what came back and what to do.
 
 Three answers matter to a writer, so they are three classes: `WrongLastSequence` (somebody else wrote: it did not happen), `Rejected`/`Unreachable`/
 `NotAllowed` (it did not happen), and `UnknownResult` (it may have happened: find out by reading, never by repeating).

@@ -1,4 +1,4 @@
-"""The state of jobs in stream CTL: a head and shards (DESIGN.md §3). Reads and writes `aegis.job.<j>.{state,spec,pods.<k>}`.
+"""The state of jobs in stream CTL: a head and shards (`aegis_proto.state`). Reads and writes `aegis.job.<j>.{state,spec,pods.<k>}`.
 
 The fence is the head: every commit expects the head sequence that this process last read or wrote, state-only commits too. No shard dirty: one
 CAS publish; else one atomic batch, head first. An unknown result is settled by reading the head through the stream's leader, never by repeating.

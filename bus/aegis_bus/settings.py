@@ -1,4 +1,4 @@
-"""Every setting that has an effect, as data: one frozen dataclass per section of `aegis.toml` (INTERFACE.md §3). How they are read: `config.py`.
+"""Every setting that has an effect, as data: one frozen dataclass per section of `aegis.toml` (`aegis config show`). How they are read: `config.py`.
 
 Field `max_retry` of section `job` is `[job] maxRetry` in the file and `AEGIS_JOB_MAX_RETRY` in the environment.
 """

@@ -43,7 +43,7 @@ EXIT: dict[str, int] = {
     "E116": 2,  # value out of range
     "E117": 2,  # unknown field, or not a job file
 }
-"""Error code -> exit code of the command line (INTERFACE.md §2)."""
+"""Error code -> exit code of the command line (`aegis explain CODE`)."""
 
 
 class ErrorBody(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -19,7 +19,7 @@ RETRY = frozenset({"notYet", "away"})
 
 
 class EnrollError(Exception):
-    """Base of what `enroll` raises; the text begins with a code of INTERFACE.md §6."""
+    """Base of what `enroll` raises; the text begins with a code that `aegis explain` knows."""
 
 
 class Unreachable(EnrollError):

@@ -1,7 +1,7 @@
 """The job specification from outside: one file (YAML or JSON) for all platforms, and what is refused, with which words.
 
 Owns: `parse` (text -> JobSpec), `validate` (JobSpec -> problems), the bounds. Reads and writes nothing. A problem names the field, the value,
-what was expected and what to do; its code is one of INTERFACE.md §6.
+what was expected and what to do; its code is one that `aegis explain` knows.
 """
 
 from __future__ import annotations

@@ -111,11 +111,11 @@ class LostReason(StrEnum):
     SLOW = "slow"
     NO_ANSWER = "noAnswer"  # round deadline passed
     ORDERED = "ordered"  # left by order
-    PORT = "port"  # EADDRINUSE within 30 s of start: new port, not counted
+    PORT = "port"  # EADDRINUSE soon after the start: new port, not counted
 
 
 class LedgerState(StrEnum):
-    """Second-exact states of a job; every ETTR is a sum over them (DESIGN.md §1)."""
+    """Second-exact states of a job; every ETTR is a sum over them (docs/history.md, "Ledgers")."""
 
     QUEUED = "queued"
     BOOTING = "booting"

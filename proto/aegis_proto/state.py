@@ -1,4 +1,4 @@
-"""The state of a job: a head and shards of pods (DESIGN.md §3, "Job state").
+"""The state of a job: a head and shards of pods.
 
 Frozen structs: the phase machine makes new ones and leaves the old; a shard is dirty when it is another object than before.
 Sizes measured by `bench/commit_scale.py`: the head stays <= 16 KB, a shard of 256 pods <= 16 KB as stored (`aegis_proto.shards`).
@@ -160,7 +160,7 @@ class Pod(msgspec.Struct, frozen=True, array_like=True):
 
 
 class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a user submits. `validate` (in `job.py`) gives the errors of INTERFACE.md §6."""
+    """What a user submits. `validate` (in `job.py`) gives the errors, with codes that `aegis explain` knows."""
 
     name: str
     command: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""The streams, as data (DESIGN.md §3). Created by `aegis setup`; no service may create one.
+"""The streams, as data (docs/subjects.md). Created by `aegis setup`; no service may create one.
 
 Sizes are the embedded default; `scale` raises CTL and REPORTS for a site. `max_bytes` is reserved by the server, so the sum must fit the account.
 """

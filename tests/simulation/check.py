@@ -28,6 +28,19 @@ LATE = 15.0
 """Seconds by which the news of a loss may be late: it is counted for the run in which it is heard."""
 ASKED = {"restart": "restart", "suspend": "suspend"}
 """Cause of a transition -> verb of a fact: asked once, done at most once."""
+RULES: dict[str, tuple[str, ...]] = {
+    "AegisPhase": ("CountExact", "CountOncePerIncarnation", "FailsExactly", "SucceedIsTrue", "TerminalStays", "Ends"),
+    "AegisMessages": ("MasterSeqNumMonotonic", "CountOnlyRealFailures", "NobodyRunsAlone"),
+    "AegisOwner": ("StaleNeverWrites", "CountOnce", "DecidedStays"),
+    "AegisSpares": ("OnePodPerPlace",),
+    "": ("IncarnationMonotonic", "AttemptsMonotonic", "OneStory", "OneIncarnationRuns"),
+}
+"""Model -> its rules that are held here, by what was stored and by what really ran; those of a step are `aegis_master.invariants`."""
+OWN = {
+    "OneStory": "each line of the story begins where the one before ended, and the last one where the head is",
+    "OneIncarnationRuns": "no child of one run starts while one of another run lives",
+}
+"""Rules that only a whole world can break."""
 
 
 class Watch(Trace):
@@ -127,14 +140,14 @@ class Check:
         """Only the owner writes; ownership changes by one term at a time, and only to oneself or to nobody."""
         if after.owner == before.owner:
             if after.owner.replica != writer:
-                self.problem(f"StaleOwner: {writer} wrote a head of {after.owner}")
+                self.problem(f"StaleNeverWrites: {writer} wrote a head of {after.owner}")
             return
         taken = after.owner.replica == writer
         given = after.owner.replica == "" and before.owner.replica == writer
         if after.owner.term != before.owner.term + 1 or not (taken or given):
-            self.problem(f"OwnerByOne: {writer} made {before.owner} into {after.owner}")
+            self.problem(f"StaleNeverWrites: {writer} made {before.owner} into {after.owner}")
         if (before.phase, before.seqNum, before.failures, before.cursor) != (after.phase, after.seqNum, after.failures, after.cursor):
-            self.problem(f"TakeoverChangesNothing: {writer}")
+            self.problem(f"StaleNeverWrites: {writer} took over and changed more than the owner")
 
     def _history(self, before: JobState, after: JobState, writer: str) -> None:
         old, new = before.head, after.head
@@ -150,7 +163,7 @@ class Check:
             if line.cause in ASKED:
                 self.done[line.cause] += 1
                 if self.done[line.cause] > self.asked[ASKED[line.cause]]:
-                    self.problem(f"AskedOnce: {line.cause} done {self.done[line.cause]} times, asked {self.asked[ASKED[line.cause]]} times")
+                    self.problem(f"CountOnce: {line.cause} done {self.done[line.cause]} times, asked {self.asked[ASKED[line.cause]]} times")
             if line.phaseTo is Phase.RUN_COMMAND:
                 self.ordered.add(line.incarnation)
         if phase is not new.phase:
@@ -158,12 +171,12 @@ class Check:
         counted = sum(line.counted for line in lines)
         self.used += counted - self._returned(before, after, counted)
         if new.failures != self.used:
-            self.problem(f"CountIsTold: failures {old.failures} -> {new.failures}, {counted} counted in the story, {self.used} in all")
+            self.problem(f"CountExact: failures {old.failures} -> {new.failures}, {counted} counted in the story, {self.used} in all")
         if new.era == old.era:
             if new.cursor < old.cursor and new.era == f"era{self.world.eras}":  # a restored store counts its reports from a lower number
-                self.problem(f"CursorMonotonic: {old.cursor} -> {new.cursor} by {writer}")
+                self.problem(f"DecidedStays: cursor {old.cursor} -> {new.cursor} by {writer}")
             if new.seqNum < old.seqNum or (new.order != old.order and new.order.seqNum <= old.order.seqNum):
-                self.problem(f"OrdersRise: {old.order.seqNum} -> {new.order.seqNum}")
+                self.problem(f"MasterSeqNumMonotonic: {old.order.seqNum} -> {new.order.seqNum}")
             if new.incarnation < old.incarnation:
                 self.problem(f"IncarnationMonotonic: {old.incarnation} -> {new.incarnation}")
         if any(a.attempt > b.attempt for a, b in zip(before.pods(), after.pods(), strict=True)):
@@ -188,7 +201,7 @@ class Check:
     def _count(self, line: Transition) -> None:
         self.counted.append(line)
         if line.incarnation in self.taken_back:
-            self.problem(f"TakenBackStays: incarnation {line.incarnation} counted again ({line.cause} {line.podName})")
+            self.problem(f"CountOncePerIncarnation: {line.incarnation} was taken back, and counts again ({line.cause} {line.podName})")
         same = [other for other in self.counted if other.incarnation == line.incarnation]
         if len(same) > 1:
             self.problem(f"CountOncePerIncarnation: incarnation {line.incarnation} counted {len(same)} times")
@@ -212,11 +225,11 @@ class Check:
         """A child is about to start."""
         for other in self.world.children:
             if other.pod == child.pod:
-                self.problem(f"OneAttemptRuns: {child.name} starts on {child.node} while {other.name} runs on {other.node}")
+                self.problem(f"OnePodPerPlace: {child.name} starts on {child.node} while {other.name} runs on {other.node}")
             elif other.incarnation != child.incarnation:
                 self.problem(f"OneIncarnationRuns: {child.name} starts while {other.name} runs")
         if child.incarnation != PLAIN and child.incarnation not in self.ordered:
-            self.problem(f"RunsByOrder: {child.name} starts, nobody ordered incarnation {child.incarnation}")
+            self.problem(f"NobodyRunsAlone: {child.name} starts, nobody ordered incarnation {child.incarnation}")
 
     def ends(self, now: float) -> None:
         """The world is over."""

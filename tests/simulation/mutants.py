@@ -118,13 +118,13 @@ class Mutant:
 
 
 MUTANTS = (
-    Mutant(no_fence, ("StaleOwner", "OwnerByOne", "TakeoverChangesNothing", "OneStory", "CursorMonotonic", "OrdersRise")),
-    Mutant(cursor_not_in_the_commit, ("AskedOnce",)),
+    Mutant(no_fence, ("StaleNeverWrites", "OneStory", "DecidedStays", "MasterSeqNumMonotonic")),
+    Mutant(cursor_not_in_the_commit, ("CountOnce",)),
     Mutant(stale_reports_taken, ("StaleFinishRejected", "SucceedIsTrue", "StaleErrorOnlyMovesACount")),
-    Mutant(counted_twice, ("CountOncePerIncarnation", "CountIsTold")),
+    Mutant(counted_twice, ("CountOncePerIncarnation", "CountExact: failures")),
     Mutant(aligned_early, ("CountExact", "RecoverIsMax")),
-    Mutant(placed_before_gone, ("OneAttemptRuns", "OneIncarnationRuns")),
-    Mutant(orders_of_others_obeyed, ("OneAttemptRuns", "OneIncarnationRuns", "RunsByOrder")),
+    Mutant(placed_before_gone, ("OnePodPerPlace", "OneIncarnationRuns")),
+    Mutant(orders_of_others_obeyed, ("OnePodPerPlace", "OneIncarnationRuns", "NobodyRunsAlone")),
     Mutant(budget_by_the_capped_count, ("SpentNeverRuns", "RetriesBound", "FailsExactly")),
     Mutant(placing_without_deadline, ("RoundsEnd", "Ends")),
 )

@@ -79,7 +79,7 @@ START = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One row: `module` is run with `python -m`, for at most `deadline` seconds (DESIGN.md §5), in the rounds named where it `applies`.
+    """One row: `module` is run with `python -m`, for at most `deadline` seconds (docs/agent.md, "Checks"), in the rounds named where it `applies`.
 
     Without rounds it runs only by hand.
     """

@@ -25,7 +25,7 @@ SPEED_SECONDS = 60.0
 MARGIN = 4.0
 """Seconds a member has beyond the limit of its test, to say that it was reached."""
 SLOW = 0.8
-"""Share of the peers' median below which a pairing is slow (DESIGN.md, section 5)."""
+"""Share of the peers' median below which a pairing is slow (docs/agent.md, "Checks")."""
 FEWEST_PEERS = 3
 """Other pairings that a median needs to mean anything."""
 MOST_TEXT = 400

@@ -14,7 +14,7 @@ from aegis_proto.messages import CheckResult
 SPEEDS = ("per_s", "tflops", "net.", "local.")
 RISING = ("errors", "remapped", "retired", "uncorrected")
 KEEPS = 0.8
-"""Share of the speed before that is left at least: the same as between peers (DESIGN.md §5)."""
+"""Share of the speed before that is left at least: the same as between peers (`collective.hub.SLOW`)."""
 
 
 def speeds(result: CheckResult) -> Iterator[tuple[str, float]]:

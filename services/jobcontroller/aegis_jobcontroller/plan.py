@@ -1,6 +1,6 @@
 """Where each worker goes: from what is known to what should be written. Pure: no clock, no bus; the same world gives the same plan in every replica.
 
-Rules (DESIGN.md §2, §5; design-attacks I, M, P)
+Rules (a model holds the first ones: spec/AegisSpares.tla)
 - A place is filled for attempt n when it holds none or a lower one, and that lower one is gone: by the state (`Pod.gone`) or by the node's daemon.
 - Only the master raises attempts; this module never counts, declares dead or excludes.
 - A node is usable for a job: registered, heard within 15 s, not tainted, not in the job's errorNodes or `exclude`, within `nodes` when given, of the

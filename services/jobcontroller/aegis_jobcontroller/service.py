@@ -177,5 +177,5 @@ async def _kubernetes(controller: Controller, bus: Bus, settings: Config) -> Pla
 
 
 def main() -> int:
-    """`python -m aegis_jobcontroller`. Settings: INTERFACE.md §3; `credentials.server` is what agents are told."""
+    """`python -m aegis_jobcontroller`. Settings: `aegis config show`; `credentials.server` is what agents are told."""
     return replica_main("jobcontroller", start, needs=("bus.servers", "bus.creds"))

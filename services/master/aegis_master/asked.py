@@ -28,7 +28,7 @@ from aegis_master.reports import where_to
 from aegis_master.transitions import Trigger
 
 DO_NOT_REQUEUE = 76
-"""Exit code of a job that would only fail again (INTERFACE.md §2)."""
+"""Exit code of a job that would only fail again (docs/decisions/0002-phase-machine.md, 12)."""
 TERMINATED = 143
 """Exit code of a job that was stopped: 128 + SIGTERM."""
 

@@ -1,6 +1,6 @@
 """The counts of a job: retries per place, recoverCount, uncounted. When they rise, when one moves, when they are aligned.
 
-Owns the rules only; changes the draft it is given. Rules (DESIGN.md §4, "Counting"):
+Owns the rules only; changes the draft it is given. Rules (why: docs/decisions/0002-phase-machine.md):
   at most one count per incarnation; the first event counts, whatever repeats, comes late or crosses a takeover
   max(retries) = failures = number of counted failed incarnations; recoverCount is that, capped at maxRetry, and maxRetry + 1 once Failed(budget)
   decide on failures, never on the capped recoverCount

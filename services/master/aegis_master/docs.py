@@ -55,7 +55,6 @@ def page() -> str:
     ordered = "\n".join(f"| {phase.value} | {order.value} |" for phase, order in orders.ORDER_OF.items())
     evidence = "\n".join(f"| {reason.value} | {strength} |" for reason, strength in EVIDENCE.items())
     findings = "\n".join(f"| {check} | {finding.value} |" for check, finding in FINDINGS.items())
-    names = ", ".join([*invariants.STATE, *invariants.STEP])
     return "\n".join(
         [
             HEAD,
@@ -87,7 +86,13 @@ def page() -> str:
             findings,
             "",
             "## What always holds",
-            names + ".",
+            "By the names that the model has for them, checked of the code at every step of every story and of every simulated world.",
+            "",
+            "| of | rules |",
+            "|---|---|",
+            f"| a state, in model and code | {', '.join(invariants.STATE)} |",
+            f"| a step, in model and code | {', '.join(invariants.STEP)} |",
+            f"| what the model leaves out | {', '.join([*invariants.KEPT_STATE, *invariants.KEPT_STEP, 'LedgerExact'])} |",
             "",
             "And every job ends, whatever pods and platform do (`Ends` of the model). Assumed is that deadlines fire, and strong fairness of Finish:",
             "a training that makes progress, if only now and then, finishes in the end. A healthy command that runs for ever keeps its job for ever.",

@@ -1,7 +1,7 @@
 """Which nodes a job does not use, and what was noticed about nodes: `head.errorNodes`, its cap, its floor and its end. Pure.
 
 Evidence of a node (a check that failed on it, what its daemon says, tests of its workers with others) always excludes: nothing can run there. What
-only points at one (slow, hung, the same worker again) excludes a tenth of the job's nodes at a time, and at least one (DESIGN.md, section 6):
+only points at one (slow, hung, the same worker again) excludes a tenth of the job's nodes at a time, and at least one:
 a rule that errs must not eat the job's machines. After a day the node may be tried again; whoever is placed there passes its checks first.
 """
 

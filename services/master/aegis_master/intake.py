@@ -4,7 +4,7 @@ The subject is what the server proved (an agent can publish only under its own p
   events   the machine is to step them
   dropped  well formed, but of another uid, attempt, boot, era, incarnation or round: counted in a metric, changes nothing
   bad      not a message of ours, or it contradicts its subject: dead letter
-PENDING is the exception: a start is news, so a new boot of the present attempt passes (DESIGN.md §3, "Reports are applied").
+PENDING is the exception: a start is news, so a new boot of the present attempt passes (docs/decisions/0002-phase-machine.md, D17).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who is silent, and who is dead (DESIGN.md §5 "Death"). Pure: time is an argument (seconds of any monotonic clock), nothing is read or written.
+"""Who is silent, and who is dead. Pure: time is an argument (seconds of any monotonic clock), nothing is read or written.
 
 Silence alone never kills. A worker that is silent for `silent` seconds is *suspect*: a flag, no count, no stop. It is *dead* when it is silent and
   - another worker reports Error or hang (it too felt that somebody is missing), or

@@ -1,8 +1,8 @@
-"""Escalation: a level of recovery that did not hold is not tried again (DESIGN.md §5, step 3). Pure; fed to the machine as a failed check.
+"""Escalation: a level of recovery that did not hold is not tried again. Pure; fed to the machine as a failed check.
 
 L1 restarts the command in place. When the same worker ends the next run at once, by its own error or a signal, its container is taken for the
 cause (L2: a fresh one on the same node); when that does not hold either, the node is (L3). Read from the story in the head: no takeover forgets it.
-Nothing that a worker says excludes its node for others: `persistent` is of this job alone.
+Nothing that a worker says excludes its node for others: `persistent` is of this job alone. Why: docs/decisions/0015-hang-slow-and-levels.md.
 """
 
 from __future__ import annotations

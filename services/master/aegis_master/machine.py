@@ -9,8 +9,9 @@ Theory of operation
   head, so that decided = ordered, in one commit. A report that changes nothing gives the effect `Dropped(why)` and the very same state object.
 
 What is where: `transitions` the table; `rounds` taking an edge, end of a round; `counting` the counts; `orders` the order; `places` pods come and go;
-`reports` what workers say; `asked` what is asked from outside, era, plain; `ledger` time; `story` words; `draft` bookkeeping; `invariants` what
-always holds.
+`reports` what workers say; `asked` what is asked from outside, era, plain; `exclusion` nodes that the job does not use again; `pairs` what tests of
+two workers at a time say; `ledger` time; `story` words; `draft` bookkeeping; `invariants` what always holds. Beside the machine, and fed to it as
+events: `levels` (a level of recovery that did not hold is not tried again), `stall` (does the run advance), `judge` (who is dead).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Metrics of the master (INTERFACE.md §4). Labels are bounded: job gauges exist only for jobs this replica owns, and go when it lets go."""
+"""Metrics of the master. Labels are bounded: job gauges exist only for jobs this replica owns, and go when it lets go."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from itertools import combinations
 from aegis_proto.messages import CheckResult
 
 SLOW = 0.8
-"""Share of the peers' median below which a pairing is slow (DESIGN.md §5)."""
+"""Share of the peers' median below which a pairing is slow (docs/agent.md, "Checks")."""
 MOST_PAIRS = 8
 PREFIX = "pair."
 CHECKS = ("allreduce", "performance")

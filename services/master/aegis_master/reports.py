@@ -12,20 +12,15 @@ from aegis_proto.phases import FailedReason, LedgerState, LostReason, OrderPhase
 from aegis_proto.state import Pod
 from msgspec.structs import replace
 
-from aegis_master import counting, ledger, orders, pairs, rounds
+from aegis_master import counting, ledger, orders, pairs, rounds, transitions
 from aegis_master.draft import Draft
 from aegis_master.events import Acked, Checkpointed, Errored, Finished, Marked, Progressed, Stopped
 from aegis_master.transitions import Trigger
 
-PORT_RETRIES = 3
-PORT_SECONDS = 30.0
-"""EADDRINUSE later than this after the start is an error like another."""
 MAX_ADDR, MAX_NOTES = 253, 16
 """Characters of a host name; failed checks of one report that are told to people."""
 DIFFER = "multipleVersions"
 """Code of a result that says what differs between the workers; that of w0 names them all."""
-NOT_STARTED = (126, 127)
-"""Exit codes of a command that cannot be started."""
 
 
 def _stale(draft: Draft, pod: Pod, event: Finished | Errored) -> str:
@@ -152,7 +147,7 @@ def _run_failed(draft: Draft, pod: Pod, event: Errored) -> None:
     """Error in RunCommand: the command cannot be started; the port was taken; else counted, and everybody diagnoses."""
     head, index = draft.head, event.index
     draft.change(index, exitCode=event.exit_code)
-    if event.exit_code in NOT_STARTED and event.reason is LostReason.ERROR:
+    if event.exit_code in transitions.NOT_STARTED and event.reason is LostReason.ERROR:
         draft.change(index, reason=f"exit {event.exit_code}")
         rounds.fail(
             draft, Trigger.COMMAND, FailedReason.COMMAND, index=index, code=event.exit_code, cause=f"exit {event.exit_code}", message=event.message
@@ -160,7 +155,8 @@ def _run_failed(draft: Draft, pod: Pod, event: Errored) -> None:
         return
     rounds.leave_marked(draft, paid=False)
     trigger = Trigger.ERROR
-    if event.reason is LostReason.PORT and event.ran_for <= PORT_SECONDS and head.portRetries < PORT_RETRIES:
+    soon = event.reason is LostReason.PORT and event.ran_for <= transitions.PORT_SECONDS
+    if soon and head.portRetries < transitions.PORT_RETRIES:
         trigger = Trigger.PORT
         draft.change(index, reason=event.reason.value)
         draft.set(portRetries=head.portRetries + 1)

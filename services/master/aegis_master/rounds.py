@@ -29,7 +29,7 @@ OWN = frozenset({LostReason.ERROR, LostReason.SIGNAL, LostReason.PORT})
 AT_ONCE_MS = 30_000
 """A run that tells no steps and fails within this failed at once."""
 REQUEUE = 75
-"""Exit code for "infrastructure or budget, a requeue may help" (INTERFACE.md §2)."""
+"""Exit code for "infrastructure or budget, a requeue may help" (docs/decisions/0002-phase-machine.md, 12)."""
 
 
 class Finding(Enum):
@@ -150,7 +150,7 @@ def _book(draft: Draft, source: Phase, target: Phase, cause: str) -> None:
 
 def _meets(draft: Draft, target: Phase, trigger: Trigger, reason: LostReason) -> bool:
     """Whether the workers test each other in the round that is entered: not when nobody came new, and the failure is explained by the process of one
-    worker. Then what is local decides (DESIGN.md §5: cheapest first), and those tests would be most of the time of the recovery. Failing again
+    worker. Then what is local decides, the cheapest first, and those tests would be most of the time of the recovery. Failing again
     before a step was made, it is not explained."""
     head = draft.head
     if target is not Phase.TROUBLESHOOTING or trigger not in (Trigger.ERROR, Trigger.PORT, Trigger.RESTART):

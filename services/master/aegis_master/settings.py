@@ -1,4 +1,4 @@
-"""What a master can be told, with defaults (DESIGN.md §6). Read once at start by `aegis_bus.config`."""
+"""What a master can be told, with defaults. Read once at start by `aegis_bus.config`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a run still advance, and if not, who holds it up (DESIGN.md §5, "hung"). Pure: time is an argument (seconds of any monotonic clock).
+"""Does a run still advance, and if not, who holds it up. Pure: time is an argument (seconds of any monotonic clock).
 
 Judged for the job as a whole: a worker that prints nothing is not hung while another tells steps. Evidence of progress, the best that any worker has:
 steps (told, or read in what it prints), else lines, else the processes' use of CPU. Nothing is judged while a phase that is expected to be long has

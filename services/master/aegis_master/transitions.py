@@ -16,6 +16,13 @@ from enum import StrEnum
 
 from aegis_proto.phases import Phase
 
+PORT_SECONDS = 30.0
+"""EADDRINUSE later than this after the start is an error like another."""
+PORT_RETRIES = 3
+"""New ports in a row that are not counted; a counted failure gives them back."""
+NOT_STARTED = (126, 127)
+"""Exit codes of a command that cannot be started: the shell's for "may not be executed" and "not found"."""
+
 
 class Trigger(StrEnum):
     """What starts an edge."""
@@ -24,7 +31,7 @@ class Trigger(StrEnum):
     LOST = "lost"  # a pod was killed, restarted, or left by order
     PREEMPTED = "preempted"
     ERROR = "error"  # Error of a worker while the command ran
-    PORT = "port"  # the port was taken within 30 s of the start
+    PORT = "port"  # the port was taken within PORT_SECONDS of the start
     MARK_PAID = "markPaid"  # a hang or slow mark is paid: complete checkpoint, or hang deadline
     READY = "ready"  # every place filled, nobody on the way out
     PASSED = "passed"  # all answered, nobody has to leave
@@ -35,7 +42,7 @@ class Trigger(StrEnum):
     BOOT = "boot"  # a place cannot start, or the checks fail everywhere twice
     PLACING = "placing"  # awaited pods did not come in time
     STOPPED = "stopped"
-    COMMAND = "command"  # exit 126/127
+    COMMAND = "command"  # exit NOT_STARTED
     PLAIN = "plain"
     EXITED = "exited"  # a worker of a plain job ended with another code than 0
     SUSPEND = "suspend"
@@ -89,7 +96,7 @@ EDGES: tuple[Edge, ...] = (
     Edge(R, T, Trigger.MARK_PAID, Counting.COUNT, "a hang or slow mark is paid: next complete checkpoint, or hang deadline without progress"),
     Edge(R, X, Trigger.MARK_PAID, Counting.COUNT, "the same while a place is empty"),
     Edge(R, X, Trigger.PREEMPTED, Counting.NONE, "the platform takes a pod away"),
-    Edge(R, T, Trigger.PORT, Counting.NONE, "the master port was taken within 30 s of the start: new port, at most 3 times"),
+    Edge(R, T, Trigger.PORT, Counting.NONE, f"the port was taken within {PORT_SECONDS:g} s of the start: a new one, at most {PORT_RETRIES} times"),
     Edge(R, X, Trigger.PORT, Counting.NONE, "the same while a place is empty"),
     Edge(R, T, Trigger.RESTART, Counting.NONE, "restart asked from outside"),
     Edge(R, X, Trigger.RESTART, Counting.NONE, "the same while a place is empty"),
@@ -123,7 +130,7 @@ EDGES: tuple[Edge, ...] = (
     *(Edge(p, F, Trigger.BOOT, Counting.NONE, "a place's uncounted reaches its bound, or a round fails everywhere twice") for p in (P, B, X, T)),
     *(Edge(p, F, Trigger.PLACING, Counting.NONE, "awaited pods did not come in time") for p in (P, X)),
     *(Edge(p, F, Trigger.STOPPED, Counting.NONE, "stop asked from outside") for p in LIVE),
-    Edge(R, F, Trigger.COMMAND, Counting.NONE, "exit 126/127: the command itself cannot be started"),
+    Edge(R, F, Trigger.COMMAND, Counting.NONE, f"exit {'/'.join(map(str, NOT_STARTED))}: the command itself cannot be started"),
     *(
         Edge(p, R, Trigger.PLAIN, Counting.COUNT, "somebody runs without Aegis, or cannot be reached until the pending deadline: all run plain")
         for p in (P, X)

@@ -1,4 +1,4 @@
-"""Managed or plain, train on or stop: the tables of DESIGN.md §5."""
+"""Managed or plain, train on or stop: the tables of docs/agent.md, "Without Aegis"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sentences of INTERFACE.md §6 that these parts say: code, value, expected, what to do; and what a job file or option may be."""
+"""The sentences that these parts say: code, value, expected, what to do; and what a job file or option may be."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,3 +122,16 @@ def test_files_of_tests_have_names_of_their_own() -> None:
     names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
     twice = sorted({name for name in names if names.count(name) > 1})
     assert not twice, twice
+
+
+def test_a_page_that_is_cited_is_here() -> None:
+    """Of code and pages: who reads the name of one finds it. It may be named as from the root, from beside it, or from docs/."""
+    kinds = {".py", ".md", ".tla", ".proto", ".toml", ".yaml", ".sh", ".mk", ".txt"}
+    folders = [*PACKAGES.values(), *(ROOT / name for name in ("proto", "spec", "docs", "tests", "bench", "deploy"))]
+    found = {path for folder in folders for path in folder.rglob("*") if path.suffix in kinds} | set(ROOT.glob("*.md"))
+    gone = []
+    for path in sorted(found):
+        for cited in re.findall(r"(?<![\w/.:-])[\w./-]*\w\.md\b", path.read_text()):
+            if not any((folder / cited).exists() for folder in (ROOT, path.parent, ROOT / "docs", ROOT / "docs/decisions")):
+                gone.append(f"{path.relative_to(ROOT)} cites {cited}")
+    assert not gone, gone
