@@ -6,6 +6,7 @@ lists, for a state of the code, every event that the model knows, under the name
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace as replaced
 from itertools import combinations, permutations
@@ -126,11 +127,22 @@ POD: dict[str, Any] = {
 """Variable of the model -> value from the pod of each worker."""
 
 
+IN_ORDER = sorted((*HEAD, *POD))
+"""Variables as a state has them."""
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def pod_values(pod: Pod) -> tuple[Value, ...]:
+    """In the order of POD. A graph has thousands of states, of few different pods."""
+    return tuple(rule(pod) for rule in POD.values())
+
+
 def model_state(state: JobState) -> State:
     """A state of the code as the model sees it."""
-    values: dict[str, Value] = {name: rule(state) for name, rule in HEAD.items()}
-    values |= {name: tuple(rule(pod) for pod in state.pods()) for name, rule in POD.items()}
-    return tuple(sorted(values.items()))
+    values: dict[str, Value] = dict(zip(POD, zip(*map(pod_values, state.pods()), strict=True), strict=True))
+    for name, rule in HEAD.items():
+        values[name] = rule(state)
+    return tuple([(name, values[name]) for name in IN_ORDER])
 
 
 def state_of(told: dict[str, Any]) -> JobState:
