@@ -85,17 +85,20 @@ def explore(
     model_state: Callable[[Any], Any],
     moves: Callable[[Any], Iterable[tuple[str, Any]]],
     check: Callable[[Any], str],
+    *,
     depth_first: bool = False,
+    most: int | None = None,
 ) -> Graph:
     """Through the code from `start`, breadth first or (other representatives, other paths) depth first.
 
     One state of the code stands for all that look the same to the model: the first one met. `moves(state)` gives (event name, next state of the
-    code); `check(state)` a complaint or "", and is asked for every state that is reached, not only for those that stand for others.
+    code); `check(state)` a complaint or "", and is asked for every state that is reached, not only for those that stand for others. A walk that has
+    met more than `most` states goes no further: it is not the graph that was expected.
     """
     graph: Graph = {}
     todo = deque([start])
     seen = {model_state(start)}
-    while todo:
+    while todo and (most is None or len(seen) <= most):
         state = todo.pop() if depth_first else todo.popleft()
         here = model_state(state)
         steps = graph.setdefault(here, set())

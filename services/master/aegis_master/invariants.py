@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from aegis_proto.phases import FailedReason, LostReason, Mode, OrderPhase, Phase
 from aegis_proto.state import Head, JobSpec, JobState, Pod
+from msgspec.structs import astuple
 
 from aegis_master.counting import spent
 from aegis_master.draft import counts_of, tally_of
@@ -32,15 +33,30 @@ class Step(NamedTuple):
     """Before."""
 
 
-StateRule = Callable[[Head, list[Pod], JobSpec], bool]
-StepRule = Callable[[Step], bool]
+class Places(NamedTuple):
+    """Of all places, in pod order."""
 
+    innerPhase: tuple[Phase, ...]
+    boot: tuple[str, ...]
+    finished: tuple[bool, ...]
+    retries: tuple[int, ...]
+    uncounted: tuple[int, ...]
+    toQuit: tuple[bool, ...]
+    mark: tuple[str, ...]
+    gone: tuple[bool, ...]
+    whole: tuple[tuple[Pod, ...], ...]
+
+
+COLUMNS = [Pod.__struct_fields__.index(name) for name in Places._fields[:-1]]
+StateRule = Callable[[Head, Places, JobSpec], bool]
+StepRule = Callable[[Step], bool]
 CHECKS = (Phase.BOOT_CHECKING, Phase.TROUBLESHOOTING)
 
 
-def top(pods: list[Pod]) -> int:
-    """max(retries)"""
-    return max(pod.retries for pod in pods)
+def places(shards: tuple[tuple[Pod, ...], ...]) -> Places:
+    """Column by column: the rules walk over all places many times."""
+    columns = list(zip(*[astuple(pod) for shard in shards for pod in shard], strict=True))
+    return Places(*[columns[i] for i in COLUMNS], shards)
 
 
 def counted(head: Head) -> bool:
@@ -58,34 +74,37 @@ def moved(head: Head) -> bool:
     return head.countMoved and counted(head)
 
 
-def _full(head: Head, pods: list[Pod]) -> bool:
-    if head.phase in CHECKS:
-        return all(pod.present for pod in pods)
-    return head.phase is not Phase.RUN_COMMAND or head.mode is Mode.PLAIN or all(pod.present or pod.finished for pod in pods)
+def _consistent(head: Head, at: Places, _: JobSpec) -> bool:
+    """Exemption: in Restarting the survivors keep the phase they were in."""
+    if head.phase is Phase.RESTARTING:
+        return True
+    return all(done or inner is head.phase for done, inner in zip(at.finished, at.innerPhase, strict=True))
 
 
-def _uncounted(head: Head, pods: list[Pod], spec: JobSpec) -> bool:
-    most = max(pod.uncounted for pod in pods)
-    bound = max(1, spec.maxUncounted)
+def _full(head: Head, at: Places, _: JobSpec) -> bool:
+    """No round of checks while a place is empty; in RunCommand only a place whose Finish is in may be."""
+    if "" not in at.boot or head.phase not in (*CHECKS, Phase.RUN_COMMAND):
+        return True
+    if head.phase is not Phase.RUN_COMMAND:
+        return False
+    return head.mode is Mode.PLAIN or all(boot or done for boot, done in zip(at.boot, at.finished, strict=True))
+
+
+def _uncounted(head: Head, at: Places, spec: JobSpec) -> bool:
+    most, bound = max(at.uncounted), max(1, spec.maxUncounted)
     return most < bound or (most == bound and head.failedReason is FailedReason.BOOT)
-
-
-def _one_holds(head: Head, pods: list[Pod], _: JobSpec) -> bool:
-    retries = [pod.retries for pod in pods]
-    return not held(head) or retries.count(max(retries)) == 1
 
 
 STATE: dict[str, StateRule] = {
     # the five of the seed
     "ValidPhase": lambda h, _, __: isinstance(h.phase, Phase),
-    "ValidInnerPhase": lambda _, pods, __: all(isinstance(p.innerPhase, Phase) for p in pods),
+    "ValidInnerPhase": lambda _, at, __: set(map(type, at.innerPhase)) == {Phase},
     "RecoverCountBound": lambda h, _, __: 0 <= h.recoverCount <= h.maxRetry + 1,
-    "RetriesBound": lambda h, pods, _: all(0 <= p.retries <= h.maxRetry + 1 for p in pods),
-    # exemption: in Restarting the survivors keep the phase they were in
-    "PhaseConsistency": lambda h, pods, _: h.phase is Phase.RESTARTING or all(p.finished or p.innerPhase is h.phase for p in pods),
+    "RetriesBound": lambda h, at, _: min(at.retries) >= 0 and max(at.retries) <= h.maxRetry + 1,
+    "PhaseConsistency": _consistent,
     # every counted failure is one incarnation: the highest retries is their number
-    "CountExact": lambda h, pods, _: top(pods) == h.failures,
-    "RecoverIsMax": lambda h, pods, _: h.phase is Phase.FAILED or h.recoverCount == min(top(pods), h.maxRetry),
+    "CountExact": lambda h, at, _: max(at.retries) == h.failures,
+    "RecoverIsMax": lambda h, at, _: h.phase is Phase.FAILED or h.recoverCount == min(max(at.retries), h.maxRetry),
     # Failed(budget) is what has recoverCount = maxRetry + 1, and as many failures
     "FailedIsSpent": lambda h, _, __: (
         (h.failedReason is FailedReason.BUDGET) == (h.recoverCount == h.maxRetry + 1)
@@ -94,31 +113,30 @@ STATE: dict[str, StateRule] = {
     "SpentNeverRuns": lambda h, _, __: h.mode is Mode.PLAIN or not spent(h) or h.failedReason is FailedReason.BUDGET,
     "BootedBeforeRun": lambda h, _, __: h.phase is not Phase.RUN_COMMAND or (h.started and (h.booted or h.mode is Mode.PLAIN)),
     "QuitOnlyIfFailed": lambda h, _, __: h.shouldQuit == (h.phase is Phase.FAILED) == (h.failedReason is not None),
-    # no round of checks while a place is empty; in RunCommand only a place whose Finish is in may be
-    "RoundsAreFull": lambda h, pods, _: _full(h, pods),
+    "RoundsAreFull": _full,
     # a marked pod is told to leave only when the run stops: never beside a running command
-    "NobodyLeavesInRun": lambda h, pods, _: h.phase is not Phase.RUN_COMMAND or not any(p.toQuit for p in pods),
+    "NobodyLeavesInRun": lambda h, at, _: h.phase is not Phase.RUN_COMMAND or True not in at.toQuit,
     "UncountedBound": _uncounted,
     "SuspendedWaits": lambda h, _, __: not h.suspended or h.phase is Phase.PENDING,
-    "PlainIsPlain": lambda h, pods, _: (
-        h.mode is Mode.MANAGED or ((h.phase is Phase.RUN_COMMAND or h.phase.terminal) and not any(p.mark or p.toQuit for p in pods))
+    "PlainIsPlain": lambda h, at, _: (
+        h.mode is Mode.MANAGED or ((h.phase is Phase.RUN_COMMAND or h.phase.terminal) and not any(at.mark) and True not in at.toQuit)
     ),
-    "MarksOnlyInRun": lambda h, pods, _: h.phase is Phase.RUN_COMMAND or not any(p.mark for p in pods),
-    "ExactlyOneHolds": _one_holds,
-    "CountHasAHolder": lambda h, pods, _: not held(h) or pods[int(h.countedPod[1:])].retries == top(pods),
+    "MarksOnlyInRun": lambda h, at, _: h.phase is Phase.RUN_COMMAND or not any(at.mark),
+    "ExactlyOneHolds": lambda h, at, _: not held(h) or at.retries.count(max(at.retries)) == 1,
+    "CountHasAHolder": lambda h, at, _: not held(h) or at.retries[int(h.countedPod[1:])] == max(at.retries),
 }
-"""Name -> holds of (head, pods, specification)."""
+"""Name -> holds of (head, places, specification)."""
 
 KEPT_STATE: dict[str, StateRule] = {
     "CountedHasRun": lambda h, _, __: h.countedIncarnation <= h.incarnation,
     "OrderIsHead": lambda h, _, __: (h.order.seqNum, h.order.incarnation) == (h.seqNum, h.incarnation),
-    "OrderNamesEveryPlace": lambda h, _, __: sum(n for _, n in h.order.attempts) == h.workerNum,
+    "OrderNamesEveryPlace": lambda h, _, __: sum([n for _, n in h.order.attempts]) == h.workerNum,
     "TerminalQuits": lambda h, _, __: (h.order.phase is OrderPhase.QUIT) == h.phase.terminal,
     "RoundsEnd": lambda h, _, __: h.deadline is not None or h.phase not in (*CHECKS, Phase.RESTARTING),
     "DoneIsOver": lambda h, _, __: h.phase is not Phase.RUN_COMMAND or h.tally.finished < h.workerNum,
-    "GoneIsNotPresent": lambda _, pods, __: not any(p.gone and p.present for p in pods),
-    "TallyExact": lambda h, pods, _: h.tally == tally_of((tuple(pods),)),
-    "CountsExact": lambda h, pods, _: h.counts == counts_of((tuple(pods),)),
+    "GoneIsNotPresent": lambda _, at, __: True not in at.gone or not any(gone and boot for gone, boot in zip(at.gone, at.boot, strict=True)),
+    "TallyExact": lambda h, at, _: h.tally == tally_of(at.whole),
+    "CountsExact": lambda h, at, _: h.counts == counts_of(at.whole),
 }
 """The same, of what the model leaves out."""
 
@@ -303,10 +321,14 @@ KEPT_STEP: dict[str, StepRule] = {
 """The same, of what the model leaves out."""
 
 
+ALL_STATE = (*STATE.items(), *KEPT_STATE.items())
+ALL_STEP = (*STEP.items(), *KEPT_STEP.items())
+
+
 def broken(state: JobState) -> list[str]:
     """Names of the state invariants that do not hold."""
-    head, pods, spec = state.head, state.pods(), state.spec
-    return [name for rules in (STATE, KEPT_STATE) for name, holds in rules.items() if not holds(head, pods, spec)]
+    head, at, spec = state.head, places(state.shards), state.spec
+    return [name for name, holds in ALL_STATE if not holds(head, at, spec)]
 
 
 def broken_step(before: JobState, event: Event, after: JobState, now: int) -> list[str]:
@@ -320,7 +342,7 @@ def broken_step(before: JobState, event: Event, after: JobState, now: int) -> li
         shards = [(x, y) for x, y in zip(before.shards, after.shards, strict=True) if x is not y]
         pods = [(x, y) for old, new in shards for x, y in zip(old, new, strict=True) if x is not y]
         step = Step(before.head, event, head, pods, before)
-        names = [name for rules in (STEP, KEPT_STEP) for name, holds in rules.items() if not holds(step)] + broken(after)
+        names = [name for name, holds in ALL_STEP if not holds(step)] + broken(after)
     if not head.phase.terminal and total(head.ledger, now) != now - head.createdAt:
         names.append(f"LedgerExact: {total(head.ledger, now)} of {now - head.createdAt} ms")
     return names

@@ -11,7 +11,7 @@ import pytest
 from aegis_master import events as ev
 from aegis_master import machine
 from aegis_master.draft import counts_of, tally_of
-from aegis_master.invariants import KEPT_STATE, KEPT_STEP, STATE, STEP, broken, broken_step
+from aegis_master.invariants import KEPT_STATE, KEPT_STEP, STATE, STEP, broken, broken_step, places
 from aegis_proto.phases import FailedReason, LostReason, Mode, OrderPhase, Phase
 from aegis_proto.state import JobSpec, JobState, Tally
 from msgspec.structs import replace
@@ -163,7 +163,7 @@ def ids(cases: list[Any]) -> list[str]:
 def test_a_rule_of_states_holds_and_can_fail(name: str, state: JobState, wrong: JobState) -> None:
     holds = (STATE | KEPT_STATE)[name]
     assert broken(state) == []
-    assert not holds(wrong.head, wrong.pods(), wrong.spec)
+    assert not holds(wrong.head, places(wrong.shards), wrong.spec)
 
 
 @pytest.mark.parametrize(("name", "before", "event", "wrong"), STEPS, ids=ids(STEPS))
