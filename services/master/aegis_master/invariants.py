@@ -56,7 +56,7 @@ CHECKS = (Phase.BOOT_CHECKING, Phase.TROUBLESHOOTING)
 def places(shards: tuple[tuple[Pod, ...], ...]) -> Places:
     """Column by column: the rules walk over all places many times."""
     columns = list(zip(*[astuple(pod) for shard in shards for pod in shard], strict=True))
-    return Places(*[columns[i] for i in COLUMNS], shards)
+    return Places._make([*[columns[i] for i in COLUMNS], shards])
 
 
 def counted(head: Head) -> bool:
