@@ -65,11 +65,12 @@ def code_graph(config_text: str, rows: set[str] | None = None, depth_first: bool
 
     transitions.find = found
 
+    # A feature that is off keeps its variables at rest in the model; the code always keeps them.
+    hidden: dict[str, mapping.Value] = {"holder": "none", "evidence": 0, "moved": False} if "move" not in features else {}
+    hidden |= {"placed": (False,) * workers} if "plain" not in features else {}
+
     def model_state(state: JobState) -> mapping.State:
-        # A feature that is off keeps its variables at rest in the model; the code always keeps them.
-        hidden: dict[str, mapping.Value] = {"holder": "none", "evidence": 0, "moved": False} if "move" not in features else {}
-        hidden |= {"placed": (False,) * workers} if "plain" not in features else {}
-        return tuple((name, hidden.get(name, value)) for name, value in mapping.model_state(state)) if hidden else mapping.model_state(state)
+        return mapping.model_state(state, hidden)
 
     def moves(state: JobState) -> Iterator[tuple[str, JobState]]:
         for name, event in mapping.events_of(state, features):

@@ -112,4 +112,6 @@ def explore(
                 if there not in seen:
                     seen.add(there)
                     todo.append(after)
+    for state in todo:  # met, and not walked from
+        graph.setdefault(model_state(state), set())
     return graph

@@ -7,9 +7,10 @@ lists, for a state of the code, every event that the model knows, under the name
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace as replaced
 from itertools import combinations, permutations
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -137,11 +138,12 @@ def pod_values(pod: Pod) -> tuple[Value, ...]:
     return tuple(rule(pod) for rule in POD.values())
 
 
-def model_state(state: JobState) -> State:
-    """A state of the code as the model sees it."""
+def model_state(state: JobState, hidden: Mapping[str, Value] = MappingProxyType({})) -> State:
+    """A state of the code as the model sees it; `hidden`: what variables have of which it does not see more."""
     values: dict[str, Value] = dict(zip(POD, zip(*map(pod_values, state.pods()), strict=True), strict=True))
     for name, rule in HEAD.items():
         values[name] = rule(state)
+    values |= hidden
     return tuple([(name, values[name]) for name in IN_ORDER])
 
 
