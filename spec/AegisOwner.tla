@@ -315,6 +315,7 @@ Spec == /\ Init /\ [][Next]_vars
         /\ \A self \in {<<"lease", m>> : m \in Masters} : WF_vars(Lease(self))
 
 \* END TRANSLATION
+TermBound        == head.term <= 3     \* CONSTRAINT, where both leases may be gone at once: nobody renews, and each takes over from the other for ever
 \* ==== INVARIANTS ====================================================================
 \* one decision for one report, whatever is repeated, late, or crosses a takeover
 CountOnce        == head.count = Cardinality(head.done)
