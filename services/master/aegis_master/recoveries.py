@@ -1,4 +1,4 @@
-"""How long recoveries take, by the level that brought the run back (DESIGN.md §5): measured by the owner, beside the machine. Writes a metric."""
+"""How long recoveries take, by the level that brought the run back: measured by the owner, beside the machine. Writes a metric."""
 
 from __future__ import annotations
 
