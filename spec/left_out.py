@@ -38,7 +38,8 @@ HEAD: dict[str, str] = {
     "exitCode": "what agents leave with, when the job has ended",
 }
 POD: dict[str, str] = {
-    **dict.fromkeys(("ip", "node", "uid", "ts", "pin", "gone"), PLACES),
+    **dict.fromkeys(("ip", "node", "uid", "ts", "gone"), PLACES),
+    "pin": "decides whether a container that fails again on its node excludes that node; the pod leaves either way, and in the model as well",
     **dict.fromkeys(("attempt", "oldBoot"), NUMBERS),
     "acked": "decides when the order is given again under another number (`watch`): a repeat, which begins no round",
     "stopped": PEOPLE + "; only a repeat is known by it",
