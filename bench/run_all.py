@@ -25,6 +25,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "order_scale": (),
     "agent_rest": (),
     "agent_times": (),
+    "agent_folder": (),
     "saver": (),
     "recovery": (),
     "checks": (),

@@ -15,6 +15,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from aegis_agent import own
+
 if TYPE_CHECKING:
     from aegis_agent.reaper import Reaper
 
@@ -45,7 +47,7 @@ class Session:
         with theirs:
             end = theirs.fileno()
             try:
-                self._child = reaper.spawn([sys.executable, "-m", "aegis_agent.enrol"], env=environ, stdin=end, stdout=end, helper=True)
+                self._child = reaper.spawn([*own.python(), "-m", "aegis_agent.enrol"], env=environ, stdin=end, stdout=end, helper=True)
             except OSError:
                 self._ours.close()
                 raise

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from typing import TYPE_CHECKING
 
 from aegis_bus.errors import BusError
 from aegis_proto.phases import OrderPhase
 
-from aegis_agent import blobs
+from aegis_agent import blobs, own
 from aegis_agent.companions import Companion
 from aegis_agent.looking import output_of
 
@@ -60,7 +59,7 @@ class FirstLayer(Companion):
     async def _take(self, incarnation: int) -> None:
         worker = self.worker
         try:
-            data = await output_of(worker.exec, [sys.executable, "-m", "aegis_agent.snapshot"], TAKE, MOST_BYTES, nice=NICE)
+            data = await output_of(worker.exec, [*own.python(), "-m", "aegis_agent.snapshot"], TAKE, MOST_BYTES, nice=NICE)
             if data:
                 await blobs.send(worker, "snapshot", data, incarnation, name=worker.task.node)
         except (OSError, ValueError, BusError) as error:

@@ -8,6 +8,7 @@ aegis-agent check list | run NAME...|all [--json]
 aegis-agent check prolog | epilog [--job ID] [--seconds S]  (deep tests around a job)
 aegis-agent parse TOOL FILE [--json]
 aegis-agent ctl status|hang|burn|check|taint|untaint|stop ... [--socket PATH]
+aegis-agent install TARGET [--checkpoint-engine PACKAGE] | --print-env  (one folder that runs beside any Python, or none)
 """
 
 from __future__ import annotations
@@ -98,7 +99,9 @@ def _run(rest: Sequence[str]) -> int:
     import argparse
 
     if _of_a_job(rest):  # the stack of an allocation is the command line's
-        os.execv(sys.executable, [sys.executable, "-m", "aegis_cli.slurm", *rest])
+        from aegis_agent import own
+
+        os.execv(sys.executable, [*own.python(), "-m", "aegis_cli.slurm", *rest])
 
     parser = argparse.ArgumentParser(prog="aegis-agent run", description="Run a command under the agent: as its reaper, with rank variables.")
     parser.add_argument("--nproc-per-node", "--nproc_per_node", default="1", metavar="N|auto", help="local ranks (auto = GPUs; default 1)")
@@ -222,7 +225,13 @@ def _ctl(rest: Sequence[str]) -> int:
     return ctl(rest)
 
 
-_VERBS = {"run": _run, "worker": _worker, "node": _node, "check": _check, "parse": _parse, "ctl": _ctl}
+def _install(rest: Sequence[str]) -> int:
+    from aegis_agent.install import main as install
+
+    return install(rest)
+
+
+_VERBS = {"run": _run, "worker": _worker, "node": _node, "check": _check, "parse": _parse, "ctl": _ctl, "install": _install}
 
 if __name__ == "__main__":
     sys.exit(main())

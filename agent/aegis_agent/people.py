@@ -8,7 +8,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from aegis_agent import own
 from aegis_agent.checks.registry import CHECKS, named, run_check
 from aegis_agent.control import Answer, Request
 from aegis_agent.diagnosis import context_of, interpreter_of
@@ -115,11 +115,11 @@ class People:
         scope = scope_id(task.uid, task.pod, task.attempt, "burn")
         environ = {**without_secrets(worker.exec.environ), **task.spec.env, VARIABLE: scope}
         program = Path(__file__).with_name("burn.py").read_text()  # not by its path: beside it lie modules with names of the standard library
-        python = (environ.get("AEGIS_CHECKS_PYTHON") or "python3") if kind == "gpu" else sys.executable
+        python = [environ.get("AEGIS_CHECKS_PYTHON") or "python3"] if kind == "gpu" else own.python()
         with tempfile.TemporaryFile() as output:
             try:
                 child = worker.exec.reaper.spawn(
-                    [python, "-c", program, kind, str(seconds)],
+                    [*python, "-c", program, kind, str(seconds)],
                     env=environ,
                     stdout=output.fileno(),
                     stderr=subprocess.DEVNULL,

@@ -111,6 +111,8 @@ class JobControllerSettings:
     """Path; empty = the service account of the pod that this runs in."""
     agent_image: str = ""
     """Image whose folder /opt/aegis holds the agent: copied into each worker by an init container. Empty = the job's own image has `aegis-agent`."""
+    connect_deadline: float = duration(120.0)
+    """Kubernetes: a container that runs so long without its agent being heard has its job run plain, all of it. As long as the agent itself tries."""
 
 
 @dataclass(frozen=True)

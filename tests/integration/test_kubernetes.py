@@ -1,13 +1,17 @@
 """Platform `kubernetes` on a real API server, scheduler and controller manager: jobs as users submit them, faults as clusters have them.
 
-The job controller has the rights of `deploy/kubernetes/rbac.yaml`; pods run as real processes (`support.kubelet`); everything else is the real stack.
+The job controller has the rights of the chart; pods run as real processes (`support.kubelet`); everything else is the real stack.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import json
 import os
+import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -27,12 +31,14 @@ from aegis_proto.api import read_reply
 from aegis_proto.api_nodes import TaintAnswer, TaintRequest
 from aegis_proto.lemon import Risk
 from aegis_proto.messages import encode
+from harness.chart import NAMESPACE, render
 from harness.waiting import until
 from support.controlplane import DEPLOY, KINDS, ControlPlane, documents
 from support.house import Child, House, house
 from support.kubelet import Kubelet, image
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300), pytest.mark.asyncio(loop_scope="module")]
+ROLES = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")
 NODES = ("gpu-1", "gpu-2", "gpu-3", "gpu-4")
 TRAIN = """
 import os, sys, time
@@ -126,7 +132,9 @@ async def lab(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lab]:
     plane = ControlPlane(folder / "plane")
     try:
         await plane.start()
-        await plane.apply(DEPLOY / "namespace.yaml", *sorted((DEPLOY / "crds").glob("*.yaml")), DEPLOY / "rbac.yaml")
+        await plane.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        await plane.apply(*(document for path in sorted((DEPLOY / "crds").glob("*.yaml")) for document in documents(path)))
+        await plane.apply(*(document for document in render() if document["kind"] in ROLES))
         assert plane.admin is not None
         (folder / "stack").mkdir()
         async with house(folder / "stack", nodes=0, controllers=0) as stack:
@@ -376,10 +384,75 @@ async def test_the_shipped_roles_may_do_their_work_and_nothing_more(lab: Lab) ->
         await mirror.close()
 
 
-async def test_the_shipped_manifests_and_the_example_are_accepted_by_a_real_server(lab: Lab) -> None:
-    for document in [*documents(DEPLOY / "aegis.yaml"), *documents(DEPLOY / "example.yaml")]:
+async def test_all_of_the_chart_and_the_example_are_accepted_by_a_real_server(lab: Lab) -> None:
+    whole = [document for document in render(nats={"replicas": 3}) if document["kind"] not in ROLES]
+    assert {document["kind"] for document in whole} == {"ConfigMap", "Deployment", "Job", "NetworkPolicy", "Service", "StatefulSet"}
+    for document in [*whole, *documents(DEPLOY / "example.yaml")]:
         resource = AEGISJOBS if document["kind"] == "AegisJob" else KINDS[document["kind"]]
         await lab.api.create(resource, document["metadata"]["namespace"], document, dryRun="All")
+
+
+async def test_doctor_says_of_a_real_cluster_what_is_there_and_what_is_not(lab: Lab) -> None:
+    if shutil.which("kubectl") is None:
+        pytest.skip("SKIPPED: no kubectl")
+    environ = {**os.environ, "KUBECONFIG": str(lab.plane.kubeconfig("admin")), "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    words = [sys.executable, "-m", "aegis_cli", "doctor", "--platform", "kubernetes", "--json"]
+    done = await asyncio.to_thread(subprocess.run, words, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    rows = {row["check"]: row for row in json.loads(done.stdout)["items"]}
+    assert done.returncode == 1 and rows["storage"]["level"] == "fail", done.stdout + done.stderr
+    assert {check: row["level"] for check, row in rows.items() if row["level"] != "ok"} == {"storage": "fail"}, rows
+    assert rows["rights of aegis-mirror"]["finding"] == "1 of 1"
+
+
+async def test_when_the_chart_is_gone_pods_train_on_and_are_looked_after_again_when_it_is_back(lab: Lab) -> None:
+    work = await lab.submit("bare")
+    job = await lab.job("bare")
+    await lab.runs(work, 0)
+    before = {name: pod["metadata"]["uid"] for name, pod in (await lab.pods(job)).items()}
+    for name in ("k8s", "mirror", "m1", "credentials"):
+        await lab.stack.children[name].kill9()
+    roles = [document for document in render() if document["kind"] in ROLES]
+    for document in roles:
+        await lab.api.delete(KINDS[document["kind"]], document["metadata"].get("namespace", ""), document["metadata"]["name"])
+    ranks = {worker: await lab.stack.rank_pids(job, worker) for worker in ("w0", "w1")}
+    assert all(ranks.values()) and {name: pod["metadata"]["uid"] for name, pod in (await lab.pods(job)).items()} == before
+    await lab.plane.apply(*roles)
+    for name in ("credentials", "m1", "mirror", "k8s"):
+        await lab.stack.children[name].start()
+    await lab.when("bare", phase="Running", workers="2/2", restarts="0/2")
+    assert {worker: await lab.stack.rank_pids(job, worker) for worker in ("w0", "w1")} == ranks, "the same processes"
+    (work / "done").touch()
+    await lab.when("bare", phase="Succeeded")
+
+
+async def test_a_worker_that_never_reaches_the_bus_has_all_run_plain_where_they_are(lab: Lab) -> None:
+    """`controlled` goes: one failure is counted, no pod comes anew, and the exit codes are those of a plain job."""
+    await lab.controller.kill9()
+    await lab.controller.start({"AEGIS_JOBCONTROLLER_CONNECT_DEADLINE": "6s"})
+    lab.kubelet.of_node["gpu-3"] = {"AEGIS_AGENT_SERVERS": "nats://127.0.0.1:9", "AEGIS_AGENT_START_WAIT": "3"}
+    script = "import os, time\nopen(f'{os.environ[\"WORK\"]}/r{os.environ[\"RANK\"]}-{os.getpid()}', 'w').close()\n"
+    script += "while not os.path.exists(os.environ['WORK'] + '/done'): time.sleep(0.05)"
+    try:
+        work = await lab.submit("alone", nodes=["gpu-3", "gpu-4"], command=[sys.executable, "-c", script])
+        job = await lab.job("alone")
+        await until(lambda: {path.name.split("-")[0] for path in work.glob("r?-*")} == {"r0", "r1"}, 90, "both run")
+        await lab.when("alone", phase="Running", restarts="1/2")
+
+        async def uncontrolled() -> bool:
+            with contextlib.suppress(KubeError):
+                found = dict(await lab.api.get(RECORDS, "default", job)).get("status", {})
+                return found.get("controlled") is False and found.get("recoverCount") == 1
+            return False
+
+        await until(uncontrolled, 60, "the record says that nobody controls it")
+        assert set(await lab.pods(job)) == {f"{job}-w0-a1", f"{job}-w1-a1"}
+        (work / "done").touch()
+        await lab.when("alone", phase="Succeeded")
+        assert len(list(work.glob("r?-*"))) == 2 and set(await lab.pods(job)) == {f"{job}-w0-a1", f"{job}-w1-a1"}, "each ran once"
+    finally:
+        lab.kubelet.of_node.clear()
+        await lab.controller.kill9()
+        await lab.controller.start()
 
 
 async def _over(lab: Lab, job: str, *phases: str) -> bool:

@@ -71,6 +71,11 @@ def begin(words: list[str], folder: Path) -> subprocess.Popen[bytes]:
 MUST_ANSWER = ("overview: How many jobs are in which phase? A", "overview: What do jobs fail by, per day? A", "job: In which phase is it? A")
 
 
+def example() -> str:
+    """The program of docs/bus.md."""
+    return (MONITORING.parents[1] / "docs" / "bus.md").read_text().split("```python\n")[1].split("```")[0]
+
+
 async def test_every_panel_and_alert_is_answered_by_a_prometheus_that_scrapes_a_site(tmp_path: Path) -> None:
     program = need("prometheus")
     async with house(tmp_path, nodes=1) as h:
@@ -97,6 +102,10 @@ async def test_every_panel_and_alert_is_answered_by_a_prometheus_that_scrapes_a_
                 return len([target for target in found["activeTargets"] if target["health"] == "up"]) == len(targets)
 
             await until(well, 60, "Prometheus scrapes all services")
+            (tmp_path / "watch.py").write_text(example())
+            with (tmp_path / "watched").open("wb") as out:
+                words = [sys.executable, "-u", str(tmp_path / "watch.py"), h.nats.url, h.creds("tool", "reader")]
+                watcher = await asyncio.create_subprocess_exec(*words, stdout=out, stderr=out)
             script = "import os, sys, time; time.sleep(3); sys.exit(os.environ['AEGIS_INCARNATION'] == '0')"
             job = await h.submit([sys.executable, "-c", script], name="metered", maxRetry=2)
             await h.when(job, lambda s: s.head.failures == 1, 60, "a counted failure")
@@ -109,8 +118,12 @@ async def test_every_panel_and_alert_is_answered_by_a_prometheus_that_scrapes_a_
 
             answers = await until(told, 60, f"answers of {MUST_ANSWER}")
             assert len(answers) > 35
+            # and what the example of the documents hears is what happened
+            await until(lambda: f"{job} " in (tmp_path / "watched").read_text(), 30, "the example hears the job")
             rules = [rule for group in (await asyncio.to_thread(ask, address, "rules"))["groups"] for rule in group["rules"]]
             assert len(rules) == 15 and {rule["health"] for rule in rules} == {"ok"}, rules
+            watcher.kill()
+            await watcher.wait()
         finally:
             process.terminate()
             process.wait(20)

@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from aegis_proto.messages import CheckResult
 
+from aegis_agent import own
 from aegis_agent.checks.running import UNANSWERED, Program, run_program
 from aegis_agent.reaper import Reaper
 
@@ -149,7 +149,7 @@ def named(name: str) -> Check | None:
 
 async def run_check(reaper: Reaper, check: Check, context: Context, environ: Mapping[str, str], scope: str) -> CheckResult:
     """Run one check. Always returns a result; on cancellation its processes are ended first."""
-    program = Program([sys.executable, "-m", check.module], json.dumps(asdict(context)).encode(), ((check.name, check.deadline),))
+    program = Program([*own.python(), "-m", check.module], json.dumps(asdict(context)).encode(), ((check.name, check.deadline),))
     return (await run_program(reaper, program, environ, scope, context.node))[0]
 
 
@@ -167,7 +167,7 @@ async def run_checks(reaper: Reaper, checks: Sequence[Check], context: Context, 
     if len(checks) > 1:
         told = {"checks": [(check.name, check.module, check.deadline) for check in checks], "context": asdict(context)}
         owes = sorted(((check.name, check.deadline + START) for check in checks), key=lambda owed: owed[1])
-        program = Program([sys.executable, "-m", TOGETHER], json.dumps(told).encode(), tuple(owes), steps=False)
+        program = Program([*own.python(), "-m", TOGETHER], json.dumps(told).encode(), tuple(owes), steps=False)
         found = await run_program(reaper, program, environ, f"{scope}-together", context.node)
         results = {result.CheckType: result for result in found if result.code != UNANSWERED}
     alone = [check for check in checks if check.name not in results]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from aegis_proto.deeptest import LEAST_SECONDS, MOST_SECONDS, DeepTest, DeepTest
 from aegis_proto.ids import is_id
 from aegis_proto.messages import BadMessage, CheckResult, decode, encode
 
-from aegis_agent import scope
+from aegis_agent import own, scope
 from aegis_agent.handover import now_ms, write_whole
 
 log = structlog.get_logger()
@@ -144,7 +143,7 @@ class DeepTests:
 
     async def _test(self, order: DeepTest) -> None:
         seconds = min(max(order.seconds, LEAST_SECONDS), MOST_SECONDS)
-        argv = [sys.executable, "-m", "aegis_agent", "check", "deep", "--seconds", f"{seconds:g}", "--state", str(self._own), "--json"]
+        argv = [*own.python(), "-m", "aegis_agent", "check", "deep", "--seconds", f"{seconds:g}", "--state", str(self._own), "--json"]
         if not self._keep(msgspec.structs.replace(self._kept, boot=self._boot, tries=self._kept.tries + 1, pid=0)):
             raise OSError(f"{self._file} cannot be written, and a test that is not counted might be begun for ever")
         began = time.monotonic()

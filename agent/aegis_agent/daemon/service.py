@@ -29,6 +29,7 @@ from aegis_proto import VERSION, subjects
 from aegis_proto.api_nodes import NodeBeat
 from aegis_proto.messages import BadMessage, NodeSpec, NodeStatus, Slot, decode, encode
 
+from aegis_agent import own
 from aegis_agent.daemon import processes
 from aegis_agent.daemon.deeptests import DeepTests
 from aegis_agent.daemon.keeper import Launch, SlotKeeper, agent_environment
@@ -111,7 +112,7 @@ class Daemon:
         self._quick = 0
         self._told = 0
         launch = Launch(
-            settings.worker_command or (sys.executable, "-m", "aegis_agent", "worker"),
+            settings.worker_command or (*own.python(), "-m", "aegis_agent", "worker"),
             agent_environment(dict(os.environ)),
             settings.node,
             settings.addr,

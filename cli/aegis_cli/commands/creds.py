@@ -167,14 +167,14 @@ def register(app: typer.Typer) -> None:
         return 0 if revoked else 1
 
 
-FIRST = ("master", "jobcontroller", "lognexus", "lemon", "netmon", "operator")
-"""Roles whose credentials a new site needs before anybody can issue any. They do not expire."""
+FIRST = {name: name for name in ("master", "jobcontroller", "lognexus", "lemon", "netmon", "operator")} | {"mirror": "reader"}
+"""Who needs credentials before anybody can issue any -> role. They do not expire. The mirror of Kubernetes only reads."""
 NATS_CONF = "nats.conf"
 
 
-def creds_path(site: Site, role: str) -> Path:
-    """Where `setup` writes the first credentials of a role."""
-    return site.folder / "creds" / f"{role}.creds"
+def creds_path(site: Site, name: str) -> Path:
+    """Where `setup` writes the first credentials of a part."""
+    return site.folder / "creds" / f"{name}.creds"
 
 
 def first_files(site: Site) -> list[Path]:
@@ -182,7 +182,7 @@ def first_files(site: Site) -> list[Path]:
     from aegis_bus.natsserver import CONF
     from aegis_credentials.keys import write_private
 
-    texts = {creds_path(site, role): partial(site.issue, role, ttl=0, name=role) for role in FIRST}
+    texts = {creds_path(site, name): partial(site.issue, role, ttl=0, name=name) for name, role in FIRST.items()}
     wanted: dict[Path, Callable[[], str]] = {**texts, site.folder / NATS_CONF: lambda: CONF.format(include='include "auth.conf"')}
     written = []
     for path, text in wanted.items():
@@ -199,7 +199,9 @@ def _setup(app: typer.Typer) -> None:
         *,
         folder: Annotated[Path, typer.Option("--state", metavar="DIR", help="Folder of the site: keys, auth.conf, TLS. Keep it safe.")],
         server: Annotated[list[str] | None, typer.Option("--server", metavar="URL", help="The running bus: also create the streams there.")] = None,
-        host: Annotated[list[str] | None, typer.Option("--host", metavar="NAME", help="Name or address of the credentials service (TLS).")] = None,
+        host: Annotated[
+            list[str] | None, typer.Option("--host", metavar="NAME", help="Name or address of its servers (TLS); none: as it is.")
+        ] = None,
         root_secret: Annotated[Path | None, typer.Option("--root-secret", metavar="FILE", help="Mounted secret instead of one in DIR.")] = None,
         ca: Annotated[Path | None, typer.Option("--ca", metavar="FILE", help="CA of the bus servers.")] = None,
         replicas: Annotated[int, typer.Option("--replicas", metavar="N", min=1, max=5, help="Copies of each stream.")] = 1,
@@ -213,7 +215,7 @@ def _setup(app: typer.Typer) -> None:
             env.out.text(f"would make or complete the site in {folder}" + (f", and its streams at {', '.join(server)}" if server else ""))
             return
         try:
-            site = create_site(folder, tuple(host) if host else ("127.0.0.1", "localhost"), root_secret=root_secret)
+            site = create_site(folder, tuple(host) if host else None, root_secret=root_secret)
             written = first_files(site)
         except (SetupError, BadKey, OSError, ValueError) as error:
             raise CliError("E130", f"site in {folder}: {error}") from None

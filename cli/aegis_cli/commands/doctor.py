@@ -9,8 +9,8 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -18,11 +18,12 @@ from aegis_bus.errors import BusError, ServerUnsuitable, SharedStateDir
 from aegis_bus.natsserver import check_state_dir, find_server
 from aegis_proto import api
 
-from aegis_cli import codes, spec, times
+from aegis_cli import cluster, codes, spec, times
 from aegis_cli.client import Client
 from aegis_cli.client import run as run_async
 from aegis_cli.context import Target, resolve
 from aegis_cli.errors import CliError
+from aegis_cli.finding import Finding
 from aegis_cli.login import is_login_node, slurm_here
 from aegis_cli.options import Env, command
 from aegis_cli.output import Column
@@ -33,16 +34,6 @@ from aegis_cli.stack import place
 SHM_NEEDED = 64 << 20
 PORTS = (20000, 29999)
 """Where workers listen for each other (job.masterPortRange)."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line: level ok | warn | fail."""
-
-    level: str
-    check: str
-    finding: str
-    do: str = ""
 
 
 COLUMNS = [
@@ -134,6 +125,15 @@ def shm() -> Iterator[Finding]:
     )
 
 
+def glibc() -> Iterator[Finding]:
+    name = "CS_GNU_LIBC_VERSION"
+    found = (os.confstr(name) or "") if name in os.confstr_names else ""
+    if found:
+        yield Finding("ok", "glibc", f"{found.removeprefix('glibc ')}: an agent's folder made here runs where it is as new, or newer")
+    else:
+        yield Finding("warn", "glibc", "this is no glibc", "an agent's folder made elsewhere does not run here: pip install 'aegis-train[agent]'")
+
+
 def torch() -> Iterator[Finding]:
     try:
         version = importlib.metadata.version("torch")
@@ -183,7 +183,20 @@ def _lists(text: str, code: int) -> bool:
     return any(int(found[1]) <= code <= int(found[2] or found[1]) for found in ranges if found)
 
 
-CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (python, nats, state_dir, ports, clock, shm, torch, login_node)
+CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (python, glibc, nats, state_dir, ports, clock, shm, torch, login_node)
+
+
+def interface(servers: Sequence[str]) -> Iterator[Finding]:
+    """The address that the kernel takes towards the bus: what other workers are told to dial, unless `agent.iface` or `--addr` says otherwise."""
+    host, _, port = servers[0].rpartition("://")[2].rpartition("@")[2].rpartition(":")
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host.strip("[]") else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host.strip("[]"), int(port)))
+            address = probe.getsockname()[0]
+    except (OSError, ValueError) as error:
+        yield Finding("warn", "interface", f"no route to {host}: {error}", "name the address: aegis-agent node --addr HOST")
+        return
+    yield Finding("ok", "interface", f"{address} towards the bus")
 
 
 async def _bus(env: Env, target: Target) -> list[Finding]:
@@ -192,6 +205,7 @@ async def _bus(env: Env, target: Target) -> list[Finding]:
     try:
         async with Client.of(env, target) as client:
             rows = [Finding("ok", "bus", f"{where} as {client.identity.name}")]
+            rows += interface(target.servers)
             expires = client.identity.expires
             if expires is not None and expires - time.time() < 3600:
                 rows.append(Finding("warn", "credentials", f"expire in {(expires - time.time()) / 60:.0f} min", "aegis creds issue"))
@@ -214,11 +228,19 @@ def register(app: typer.Typer) -> None:
     """Add `doctor`."""
 
     @command(app, "doctor")
-    def doctor(env: Env, platform: Annotated[str, typer.Option("--platform", metavar="auto|local", help="local: not the bus.")] = "auto") -> int:
+    def doctor(
+        env: Env,
+        platform: Annotated[
+            str, typer.Option("--platform", metavar="auto|local|kubernetes", help="local: not the bus; kubernetes: by kubectl.")
+        ] = "auto",
+    ) -> int:
         """Look for what would go wrong; exit 1 when something would."""
-        if platform not in ("auto", "local"):
-            raise CliError("E107", f'--platform "{platform}": expected auto or local', exit=2)
-        rows = [finding for check in CHECKS for finding in check()]
+        if platform not in ("auto", "local", "kubernetes"):
+            raise CliError("E107", f'--platform "{platform}": expected auto, local or kubernetes (Slurm is found by itself)', exit=2)
+        if platform == "kubernetes":
+            rows = list(cluster.findings(cluster.kubectl, env.namespace or "aegis-system"))
+        else:
+            rows = [finding for check in CHECKS for finding in check()]
         if platform == "auto":
             try:
                 target = resolve(env.context)

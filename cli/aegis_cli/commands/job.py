@@ -20,7 +20,7 @@ from aegis_proto.times import rfc3339
 from aegis_cli import firstlayer, outcome, past, screen, several, spec, times, verdicts, why
 from aegis_cli.client import Client, target_of
 from aegis_cli.client import run as run_async
-from aegis_cli.commands import jobact, logs, slurm
+from aegis_cli.commands import convert, jobact, logs, slurm
 from aegis_cli.commands import run as running
 from aegis_cli.commands.jobact import JobName, JobNames
 from aegis_cli.context import Target
@@ -100,6 +100,7 @@ def register(app: typer.Typer) -> None:
     logs.register(app, group)
     jobact.register(group)
     slurm.job_script(group)
+    convert.register(group)
 
 
 def _reading(group: typer.Typer) -> None:

@@ -52,6 +52,10 @@ def job_script(group: typer.Typer) -> None:
         """Print the batch script that trains under Aegis in an allocation."""
         if platform != "slurm":
             raise CliError("E107", f'--platform "{platform}": expected slurm (on Kubernetes a job file is applied as it is)', exit=2)
+        if nproc_per_node == "auto":
+            raise CliError(
+                "E116", "--nproc-per-node auto: the GPUs of this machine are not those of the nodes, and Slurm is asked for a number: give it"
+            )
         wishes = spec.Wishes(
             tuple(cmd or ()), file, name, workers, nproc_per_node, max_retry, spares, tuple(environment or ()), checkpoint_dir, grace, warm
         )

@@ -126,12 +126,12 @@ def open_site(folder: Path, root_secret: Path | None = None) -> Site:
 
 def create_site(
     folder: Path | str,
-    hosts: tuple[str, ...] = ("127.0.0.1", "localhost"),
+    hosts: tuple[str, ...] | None = None,
     *,
     root_secret: Path | None = None,
     server_days: float = 365,
 ) -> Site:
-    """Make the site in `folder`, or what is missing of it. `hosts`: names and addresses at which agents reach the gRPC service.
+    """Make the site in `folder`, or what is missing of it. `hosts`: names and addresses at which agents reach the gRPC service; None = as it is.
 
     `root_secret`: path of a mounted secret (64 hex digits); without it one is made in the folder.
     Raises: BadKey when a secret cannot be read; SetupError when the folder belongs to another root secret.
@@ -143,7 +143,7 @@ def create_site(
         return _create(folder, hosts, root_secret, server_days)
 
 
-def _create(folder: Path, hosts: tuple[str, ...], root_secret: Path | None, server_days: float) -> Site:
+def _create(folder: Path, hosts: tuple[str, ...] | None, root_secret: Path | None, server_days: float) -> Site:
     path = root_secret or folder / "root.secret"
     if root_secret is None and not path.exists():
         RootSecret.create(path)

@@ -1,6 +1,8 @@
-"""The certificate authority of a site and the certificate of its gRPC service. Owns `<site>/tls/`.
+"""The certificate authority of a site and the certificate of its servers: the gRPC service, the bus, its routes. Owns `<site>/tls/`.
 
-Agents get `ca.pem` as a file, never by trust on first use. The server certificate is made anew when its names change or its end is near.
+Agents get `ca.pem` as a file, never by trust on first use. The server certificate is made anew when its names change or its end is near. Servers of
+one bus also show it to each other, so it is good for both ends of a connection. The authority's own key lies beside that folder (`<site>/ca.key`): a
+server is given the folder, whole, and sees what is made anew in it.
 """
 
 from __future__ import annotations
@@ -24,9 +26,21 @@ BACKDATE = datetime.timedelta(hours=1)
 """Certificates begin an hour ago: clocks of nodes differ."""
 
 
-def ensure_tls(folder: Path, hosts: tuple[str, ...], now: datetime.datetime, *, server_days: float = SERVER_DAYS) -> None:
-    """Make `ca.pem`, `ca.key`, `server.pem`, `server.key` in `folder`, or leave what is good. Repeatable."""
+HOSTS = ("127.0.0.1", "localhost")
+_BOTH_ENDS = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
+
+
+def ensure_tls(folder: Path, hosts: tuple[str, ...] | None, now: datetime.datetime, *, server_days: float = SERVER_DAYS) -> None:
+    """Make `ca.pem`, `server.pem`, `server.key` in `folder` and `ca.key` beside it, or leave what is good. Repeatable.
+
+    `hosts`: names and addresses; None = those of the certificate that is there, HOSTS where there is none.
+    Raises: FileNotFoundError when a certificate is due and `ca.key` was taken away.
+    """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if (folder / "ca.key").exists():  # where earlier versions had it
+        (folder / "ca.key").rename(_ca_key(folder))
+    if hosts is None:
+        hosts = _hosts(folder) or HOSTS
     if not (folder / "ca.pem").exists():
         _make_ca(folder, now)
     if not _server_is_good(folder, hosts, now):
@@ -35,6 +49,10 @@ def ensure_tls(folder: Path, hosts: tuple[str, ...], now: datetime.datetime, *, 
 
 def _name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Aegis"), x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _ca_key(folder: Path) -> Path:
+    return folder.parent / "ca.key"
 
 
 def _key_pem(key: ec.EllipticCurvePrivateKey) -> str:
@@ -57,7 +75,7 @@ def _make_ca(folder: Path, now: datetime.datetime) -> None:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    write_private(folder / "ca.key", _key_pem(key))
+    write_private(_ca_key(folder), _key_pem(key))
     (folder / "ca.pem").write_bytes(certificate.public_bytes(Encoding.PEM))
 
 
@@ -85,8 +103,17 @@ def _names(hosts: tuple[str, ...]) -> list[x509.GeneralName]:
     return names
 
 
+def _hosts(folder: Path) -> tuple[str, ...]:
+    """What the server certificate is for, () when there is none."""
+    if not (folder / "server.pem").exists():
+        return ()
+    certificate = x509.load_pem_x509_certificate((folder / "server.pem").read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return tuple(str(name.value) for name in names)
+
+
 def _make_server(folder: Path, hosts: tuple[str, ...], now: datetime.datetime, days: float) -> None:
-    ca_key = load_pem_private_key((folder / "ca.key").read_bytes(), password=None)
+    ca_key = load_pem_private_key(_ca_key(folder).read_bytes(), password=None)
     ca = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes())
     if not isinstance(ca_key, ec.EllipticCurvePrivateKey):
         raise TypeError("ca.key: an EC key expected")
@@ -102,7 +129,7 @@ def _make_server(folder: Path, hosts: tuple[str, ...], now: datetime.datetime, d
         .add_extension(x509.SubjectAlternativeName(_names(hosts)), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(sign_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(_BOTH_ENDS), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
         .sign(ca_key, hashes.SHA256())
     )
@@ -115,4 +142,9 @@ def _server_is_good(folder: Path, hosts: tuple[str, ...], now: datetime.datetime
         return False
     certificate = x509.load_pem_x509_certificate((folder / "server.pem").read_bytes())
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    return set(names) == set(_names(hosts)) and certificate.not_valid_after_utc - now > datetime.timedelta(days=RENEW_DAYS)
+    usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    return (
+        set(names) == set(_names(hosts))
+        and set(usage) == set(_BOTH_ENDS)
+        and certificate.not_valid_after_utc - now > datetime.timedelta(days=RENEW_DAYS)
+    )

@@ -172,8 +172,10 @@ async def _kubernetes(controller: Controller, bus: Bus, settings: Config) -> Pla
     from aegis_jobcontroller.kubernetes.client import Client
     from aegis_jobcontroller.kubernetes.platform import Kubernetes, site_of
 
-    client = await Client.connect(settings.jobcontroller.kubeconfig)
-    return Kubernetes(bus, controller.cache, client, site_of(settings.jobcontroller, settings.credentials.server, settings.credentials.tls_ca))
+    given = settings.jobcontroller
+    client = await Client.connect(given.kubeconfig)
+    site = site_of(given, settings.credentials.server, settings.credentials.tls_ca)
+    return Kubernetes(bus, controller.cache, client, site, given.connect_deadline)
 
 
 def main() -> int:

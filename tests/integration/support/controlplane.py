@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ TOKENS = {
     "jobcontroller": ("system:serviceaccount:aegis-system:aegis-jobcontroller", "system:serviceaccounts"),
     "mirror": ("system:serviceaccount:aegis-system:aegis-mirror", "system:serviceaccounts"),
 }
-"""Token -> who it is. The service accounts have what `deploy/kubernetes/rbac.yaml` gives them, and nothing else."""
+"""Token -> who it is. The service accounts have what the chart gives them, and nothing else."""
 KINDS = {
     "Namespace": Resource("v1", "namespaces", False),
     "ServiceAccount": Resource("v1", "serviceaccounts"),
@@ -41,6 +41,9 @@ KINDS = {
     "Deployment": Resource("apps/v1", "deployments"),
     "NetworkPolicy": Resource("networking.k8s.io/v1", "networkpolicies"),
     "ConfigMap": Resource("v1", "configmaps"),
+    "Service": Resource("v1", "services"),
+    "StatefulSet": Resource("apps/v1", "statefulsets"),
+    "Job": Resource("batch/v1", "jobs"),
 }
 
 
@@ -132,14 +135,14 @@ class ControlPlane:
         except KubeError:
             return False
 
-    async def apply(self, *paths: Path, only: Mapping[str, Resource] = KINDS) -> None:
-        """Create every object of these files."""
+    async def apply(self, *objects: dict[str, Any]) -> None:
+        """Create them; one of that name that is there goes first."""
         assert self.admin is not None
-        for path in paths:
-            for document in documents(path):
-                with contextlib.suppress(KubeError):
-                    await self.admin.delete(only[document["kind"]], document["metadata"].get("namespace", ""), document["metadata"]["name"])
-                await self.admin.create(only[document["kind"]], document["metadata"].get("namespace", ""), document)
+        for document in objects:
+            resource, namespace = KINDS[document["kind"]], document["metadata"].get("namespace", "")
+            with contextlib.suppress(KubeError):
+                await self.admin.delete(resource, namespace, document["metadata"]["name"])
+            await self.admin.create(resource, namespace, document)
 
     async def stop(self) -> None:
         if self.admin is not None:

@@ -74,6 +74,8 @@ class Kubelet:
     """Nodes whose kubelet is dead: their containers run on, nothing is said of them."""
     deaf: set[str] = field(default_factory=set)
     """Nodes that do not end a pod that is deleted."""
+    of_node: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    """More environment of the containers of a node."""
     containers: dict[str, Container] = field(default_factory=dict)
     ran: list[tuple[str, str]] = field(default_factory=list)
     """(pod, node), in the order in which they were started."""
@@ -175,7 +177,7 @@ class Kubelet:
         container.folder.mkdir(parents=True)
         mounts = await self._mounts(container, spec["containers"][0])
         argv = [*spec["containers"][0].get("command", []), *spec["containers"][0].get("args", [])]
-        environ = {**self.environ, **self._environment(pod, spec["containers"][0])}
+        environ = {**self.environ, **self._environment(pod, spec["containers"][0]), **self.of_node.get(spec["nodeName"], {})}
         bound = ",".join(f"{source}={target}" for source, target in mounts)
         with (container.folder / "log").open("ab") as out:
             container.process = await asyncio.create_subprocess_exec(

@@ -1,7 +1,8 @@
 """A machine behind a cable: a network namespace of the test's own, a veth pair, and a way to the services through it that a test can cut.
 
-Inside, 127.0.0.1:PORT leads to 127.0.0.1:PORT of the host for the ports given: a forwarder on each side, real packets over the pair between them.
-Cut is the pair set down: nothing is refused or closed, packets just do not arrive. Needs root and iproute2.
+Inside, 127.0.0.1:PORT leads to 127.0.0.1:PORT of the host for the ports given, and the other way round for the ports that are served inside: a
+forwarder on each side, real packets over the pair between them. Cut is the pair set down, or, one way, packets that go to a neighbour who is not
+there: nothing is refused or closed, packets just do not arrive. Needs root and iproute2.
 """
 
 from __future__ import annotations
@@ -59,19 +60,37 @@ def _ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True, capture_output=True)
 
 
+NOBODY = "02:00:00:00:00:01"
+"""An address of the link layer that neither end has."""
+
+
 class Cable:
     """`inside`: the command that runs another one in the namespace."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, outside: str, inner: str) -> None:
         self.name = name
         self.inside = ("ip", "netns", "exec", name)
         self.outer = f"v{name[-12:]}"
+        self._out = ("-n", name, "neigh", outside, "eth0")
+        self._in = ("neigh", inner, self.outer)
+        self._way = ""
 
-    def cut(self) -> None:
-        _ip("link", "set", self.outer, "down")
+    def cut(self, way: str = "both") -> None:
+        """`out`: what is sent from inside does not arrive; `in`: nor what is sent to it; `both`."""
+        self._way = way
+        if way == "both":
+            _ip("link", "set", self.outer, "down")
+        else:
+            *words, address, device = self._out if way == "out" else self._in
+            _ip(*words, "replace", address, "lladdr", NOBODY, "dev", device, "nud", "permanent")
 
     def heal(self) -> None:
-        _ip("link", "set", self.outer, "up")
+        if self._way == "both":
+            _ip("link", "set", self.outer, "up")
+        elif self._way:
+            *words, address, device = self._out if self._way == "out" else self._in
+            _ip(*words, "del", address, "dev", device)
+        self._way = ""
 
 
 def _pair() -> tuple[str, str]:
@@ -84,11 +103,11 @@ def _pair() -> tuple[str, str]:
 
 
 @contextlib.asynccontextmanager
-async def cable(ports: Sequence[int]) -> AsyncIterator[Cable]:
-    """Made and taken away; `ports` of the host's 127.0.0.1 that can be reached from inside."""
+async def cable(ports: Sequence[int], served: Sequence[int] = ()) -> AsyncIterator[Cable]:
+    """Made and taken away; `ports` of the host's 127.0.0.1 that can be reached from inside, and `served`: those of the inside's from the host."""
     tail = f"{os.getpid():x}{time.monotonic_ns() & 0xFFF:03x}"
-    made = Cable(f"aeg{tail}")
     outside, inside = _pair()
+    made = Cable(f"aeg{tail}", outside, inside)
     helpers: list[asyncio.subprocess.Process] = []
     _ip("netns", "add", made.name)
     try:
@@ -98,8 +117,12 @@ async def cable(ports: Sequence[int]) -> AsyncIterator[Cable]:
         _ip("-n", made.name, "addr", "add", f"{inside}/30", "dev", "eth0")
         for device in ("lo", "eth0"):
             _ip("-n", made.name, "link", "set", device, "up")
-        for around, listen, to in (((), outside, "127.0.0.1"), (made.inside, "127.0.0.1", outside)):
-            argv = [*around, sys.executable, "-c", FORWARD, listen, to, *map(str, ports)]
+        ways = ((ports, (), outside, "127.0.0.1"), (ports, made.inside, "127.0.0.1", outside))
+        ways += ((served, made.inside, inside, "127.0.0.1"), (served, (), "127.0.0.1", inside))
+        for numbers, around, listen, to in ways:
+            if not numbers:
+                continue
+            argv = [*around, sys.executable, "-c", FORWARD, listen, to, *map(str, numbers)]
             helper = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
             helpers.append(helper)
             assert helper.stdout is not None

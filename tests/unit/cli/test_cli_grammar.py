@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 JOB_ACTS = ["stop", "suspend", "resume", "restart", "set", "inject"]
 COMMANDS = [
-    *(("job", verb) for verb in ["submit", "ls", "show", "events", "logs", "why", "attach", "wait", *JOB_ACTS]),
+    *(("job", verb) for verb in ["submit", "ls", "show", "events", "logs", "why", "attach", "wait", "convert", *JOB_ACTS]),
     *(("node", verb) for verb in ["ls", "show", "taint", "untaint", "lost"]),
     *(("net", verb) for verb in ["ls", "show", "job", "top", "sample", "rollout", "pairs", "sim", "parse"]),
     *(("creds", verb) for verb in ["issue", "ls", "revoke"]),

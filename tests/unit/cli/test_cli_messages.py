@@ -123,6 +123,11 @@ def test_e114_nothing_is_started_on_a_login_node(tmp_path: Path, monkeypatch: py
     assert "E114 login node" in aegis("doctor", "--platform", "local")[1]
 
 
+def test_a_batch_script_does_not_count_the_gpus_of_the_login_node() -> None:
+    status, err = refused("job", "script", "--platform", "slurm", "--nproc-per-node", "auto", "--", "python", "train.py")
+    assert status == codes.USAGE and "--nproc-per-node auto" in err
+
+
 def test_commands_of_slurm_that_know_no_cluster_make_no_login_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = tmp_path / "scontrol"
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")

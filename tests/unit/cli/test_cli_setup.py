@@ -81,14 +81,14 @@ def hand(tmp_path: Path) -> Iterator[Hand]:
 
 def test_setup_writes_the_first_credentials_once_for_their_owner_alone(hand: Hand) -> None:
     site = hand.json("setup", "--state", "site")
-    assert set(site["creds"]) == {"master", "jobcontroller", "lognexus", "lemon", "netmon", "operator"}
+    assert set(site["creds"]) == {"master", "jobcontroller", "lognexus", "lemon", "netmon", "operator", "mirror"}
     before = {}
     for path in map(Path, site["creds"].values()):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         before[path] = path.read_bytes()
     code, out, _ = hand.aegis("setup", "--state", "site")
     assert code == 0
-    assert out.count("as it was") == 6 and all(str(path) in out for path in before)
+    assert out.count("as it was") == 7 and all(str(path) in out for path in before)
     assert {path: path.read_bytes() for path in before} == before
 
 

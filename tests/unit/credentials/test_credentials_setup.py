@@ -19,6 +19,7 @@ from aegis_credentials.setup import SetupError, create_site, ensure_streams, ope
 from aegis_proto import messages, stubs, subjects
 from aegis_proto.streams import RESERVED_BYTES, STREAMS, stream_of
 from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
 from harness.site import Secured
 
 pytestmark = pytest.mark.timeout(60)
@@ -39,7 +40,7 @@ def test_a_second_setup_changes_nothing(tmp_path: Path) -> None:
 def test_what_is_secret_is_readable_by_its_owner_only_and_auth_conf_is_public(tmp_path: Path) -> None:
     site = create_site(tmp_path / "site")
     assert stat.S_IMODE((tmp_path / "site").stat().st_mode) == 0o700
-    for name in ("root.secret", "operator.seed", "tls/ca.key", "tls/server.key"):
+    for name in ("root.secret", "operator.seed", "ca.key", "tls/server.key"):
         assert stat.S_IMODE((site.folder / name).stat().st_mode) == 0o600, name
     text = site.auth_conf.read_text()
     assert "SO" not in [word[:2] for word in text.split()]
@@ -91,12 +92,19 @@ def test_the_operators_seed_may_be_taken_away(tmp_path: Path) -> None:
 def test_new_names_make_a_new_server_certificate_of_the_same_ca(tmp_path: Path) -> None:
     site = create_site(tmp_path / "site")
     ca, server = site.ca_pem.read_bytes(), site.server_pem.read_bytes()
+    (site.folder / "ca.key").rename(site.folder / "tls" / "ca.key")  # as earlier versions had it
     create_site(tmp_path / "site", ("10.0.0.7", "aegis.corp"))
     assert site.ca_pem.read_bytes() == ca
     assert site.server_pem.read_bytes() != server
     certificate = x509.load_pem_x509_certificate(site.server_pem.read_bytes())
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["aegis.corp"]
+    assert {path.name for path in (site.folder / "tls").iterdir()} == {"ca.pem", "server.pem", "server.key"}
+    made = site.server_pem.read_bytes()
+    create_site(tmp_path / "site")
+    assert site.server_pem.read_bytes() == made, "without names it stays as it is"
+    usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert set(usage) == {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}, "servers of one bus show it to each other"
     certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(ca))
     assert not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
 

@@ -42,7 +42,7 @@ PURE = {
     "aegis_lognexus": ["evidence", "readings", "looks", "across", "verdict", "share"],
     "aegis_lemon": ["watch/collector", "watch/cases", "watch/risk", "ettr/heads"],
     "aegis_agent": ["orders", "env", "nested", "mode", "progress", "stacks"],
-    "aegis_cli": [f"slurm/{name}" for name in ("step", "ledger", "ending", "script")],
+    "aegis_cli": ["convert", *(f"slurm/{name}" for name in ("step", "ledger", "ending", "script"))],
     "aegis_netmon": [
         *("series", "rates", "ber", "flaps", "health", "expected", "limits", "topology", "users", "routing"),
         *("correlate", "pairs", "transport", "fabricpoll", "dbcsv", "watch", "sensors", "uplinks", "rollout", "hostpoll", "ufmlog"),

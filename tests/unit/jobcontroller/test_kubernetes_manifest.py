@@ -10,7 +10,6 @@ import jsonschema
 import msgspec
 import pytest
 import yaml
-from aegis_bus.config import VARIABLES
 from aegis_jobcontroller.kubernetes import manifest, projection
 from aegis_jobcontroller.kubernetes.events import events
 from aegis_jobcontroller.kubernetes.status import conditions, differs, status
@@ -137,25 +136,6 @@ def test_a_condition_is_dated_when_it_changes_and_never_empty() -> None:
     after = {entry["type"]: entry for entry in conditions(again, "Failed", "MaxRetryExceeded", "spent", NOW + 60_000)}
     assert after["Running"]["status"] == "False" and after["Running"]["lastTransitionTime"] != first[1]["lastTransitionTime"]
     assert after["Failed"]["reason"] == "MaxRetryExceeded"
-
-
-def test_the_shipped_manifests_hang_together() -> None:
-    kustomization = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())
-    shipped = [doc for name in kustomization["resources"] for doc in yaml.safe_load_all((DEPLOY / name).read_text())]
-    named = {(doc["kind"], doc["metadata"]["name"]) for doc in shipped}
-    roles = {doc["metadata"]["name"]: doc["rules"] for doc in shipped if doc["kind"] == "ClusterRole"}
-    for deployment in (doc for doc in shipped if doc["kind"] == "Deployment"):
-        spec = deployment["spec"]["template"]["spec"]
-        assert ("ServiceAccount", spec["serviceAccountName"]) in named and spec["serviceAccountName"] in roles
-        assert deployment["spec"]["selector"]["matchLabels"].items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
-        assert {mount["name"] for mount in spec["containers"][0]["volumeMounts"]} == {volume["name"] for volume in spec["volumes"]}
-        for entry in spec["containers"][0]["env"]:
-            assert entry["name"] in VARIABLES, f"{entry['name']} is no setting"
-        assert ("ConfigMap", spec["containers"][0]["envFrom"][0]["configMapRef"]["name"]) in named
-    assert roles["aegis-mirror"] == [{"apiGroups": ["aegis.train"], "resources": ["aegises/status"], "verbs": ["patch"]}]
-    written = {verb for rule in roles["aegis-jobcontroller"] if "secrets" in rule["resources"] for verb in rule["verbs"]}
-    assert written == {"create", "patch"}, "join tokens are written, never read"
-    assert all(set(doc["data"]) <= set(VARIABLES) for doc in shipped if doc["kind"] == "ConfigMap")
 
 
 def test_the_example_is_a_job_here_and_everywhere() -> None:

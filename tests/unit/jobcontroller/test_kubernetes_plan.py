@@ -9,7 +9,7 @@ from aegis_jobcontroller.kubernetes.seen import LABEL_RISK, ms
 from aegis_jobcontroller.kubernetes.seen import node as seen_node
 from aegis_proto.lemon import Risk
 from aegis_proto.messages import Taint
-from aegis_proto.phases import FactKind, FailedReason, Phase
+from aegis_proto.phases import FactKind, FailedReason, Mode, Phase
 from aegis_proto.state import ErrorNode
 from clusters import NOW, UID, aegisjob, cluster, job, kube_pod, node, pod, world
 
@@ -144,6 +144,21 @@ def test_a_pod_that_is_refused_by_its_node_never_ran() -> None:
 
 def test_a_pod_called_failed_beside_a_running_container_is_not_gone() -> None:
     assert told(job(pod(1, "b")), cluster(kube_pod("w0", 1, running=True, phase="Failed"))) == [(FactKind.RUNNING, 1)]
+
+
+def test_a_worker_that_runs_and_was_never_heard_has_all_run_plain_and_its_end_is_told_after_that() -> None:
+    silent, heard = kube_pod("w0", running=True), kube_pod("w1", node="n2", running=True)
+    fresh = job(pod(placed=True), pod(boot="b"), phase=Phase.PENDING)
+    since = silent.since
+    assert FactKind.PLAIN not in dict(told(fresh, cluster(silent, heard, now=since + 119_000)))
+    assert told(fresh, cluster(silent, heard, now=since + 120_000))[0] == (FactKind.PLAIN, 1)
+    ran = kube_pod("w0", code=0, word='{"code":0,"plain":true}')
+    assert told(fresh, cluster(ran, heard))[0] == (FactKind.PLAIN, 1)
+    plain = job(pod(placed=True), pod(boot="b"), mode=Mode.PLAIN)
+    assert told(plain, cluster(ran, heard))[0] == (FactKind.GONE, 1), "then this is how a plain worker ended"
+    for managed in (job(pod(), pod(boot="b"), started=True), job(pod(2), pod(boot="b"), phase=Phase.PENDING)):
+        late = kube_pod("w0", managed.pods[0].attempt, running=True)
+        assert FactKind.PLAIN not in dict(told(managed, cluster(late, heard, now=since + 900_000))), "never again plain"
 
 
 def test_silence_is_told_as_silence_and_a_node_that_is_off_as_lost() -> None:

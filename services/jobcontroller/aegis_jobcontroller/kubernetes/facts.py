@@ -1,11 +1,13 @@
 """What the cluster can say about the workers: facts for the masters, derived from the present cluster. Pure.
 
 Level, not edge, as on platform `nodes`: what holds now is derived anew each time. `gone` is a kubelet's word that the container ended (or that it
-never began); a pod that was removed from the API while nobody said so is told as lost and not verified gone.
+never began); a pod that was removed from the API while nobody said so is told as lost and not verified gone. An agent that cannot reach the bus
+cannot say that it runs its command plain: the cluster shows it, by a container that runs and was never heard, or by the last word of one that ended.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 from aegis_proto.ids import pod_name
@@ -18,16 +20,19 @@ from aegis_jobcontroller.kubernetes.plan import by_worker, ours
 from aegis_jobcontroller.kubernetes.seen import Cluster, PodSeen
 from aegis_jobcontroller.world import Job, World
 
+CONNECT = 120.0
+"""Seconds that a container runs until a worker that was never heard is taken for one that runs without Aegis: as long as its agent tries."""
 
-def facts(world: World, cluster: Cluster) -> Iterator[News]:
-    """Every fact that holds now, of jobs of this cluster that have not ended."""
+
+def facts(world: World, cluster: Cluster, connect: float = CONNECT) -> Iterator[News]:
+    """Every fact that holds now, of jobs of this cluster that have not ended. `connect`: see CONNECT."""
     present, removed = by_worker(cluster.pods), by_worker(cluster.removed)
     for job in ours(world, cluster):
         if job.head.phase.terminal:
             continue
         for index, state in enumerate(job.pods):
             who = (job.head.uid, index)
-            yield from _of_worker(job, index, state, {**removed.get(who, {}), **present.get(who, {})}, cluster)
+            yield from _of_worker(job, index, state, {**removed.get(who, {}), **present.get(who, {})}, cluster, connect=connect)
 
 
 def missing(world: World, cluster: Cluster) -> Iterator[tuple[str, str, tuple[str, int, int]]]:
@@ -43,7 +48,7 @@ def missing(world: World, cluster: Cluster) -> Iterator[tuple[str, str, tuple[st
                 yield head.namespace, head.job, key
 
 
-def _of_worker(job: Job, index: int, state: Pod, attempts: dict[int, PodSeen], cluster: Cluster) -> Iterator[News]:
+def _of_worker(job: Job, index: int, state: Pod, attempts: dict[int, PodSeen], cluster: Cluster, *, connect: float) -> Iterator[News]:
     def news(kind: FactKind, attempt: int, until_seen: bool = False, **values: object) -> News:
         return News(job.head.job, pod_name(index), Fact(kind, job.head.uid, attempt, **values), until_seen)  # type: ignore[arg-type]
 
@@ -65,10 +70,24 @@ def _of_worker(job: Job, index: int, state: Pod, attempts: dict[int, PodSeen], c
         yield news(FactKind.GONE, state.attempt, True, verified=False, message="its pod was removed; nobody said that its processes have ended")
     elif seen is None:
         return
+    elif (why := _plain(job, state, seen, cluster, connect)) is not None:
+        # first the job becomes plain, then the end of this worker is the end of a plain one
+        yield news(FactKind.PLAIN, state.attempt, True, node=seen.node, at=seen.since, message=why)
     elif seen.over:
         yield ended(seen)
     elif seen.node:
         yield from _alive(seen, state, cluster, news)
+
+
+def _plain(job: Job, state: Pod, seen: PodSeen, cluster: Cluster, connect: float) -> str | None:
+    """Why it must be running its command without Aegis. A first attempt alone does so, and only of a job that has never run."""
+    if job.head.mode is not Mode.MANAGED or job.head.started or state.present or state.attempt > 1:
+        return None
+    if seen.end is not None:
+        return "it ran without Aegis" if _ran_plain(seen.end.word) else None
+    if seen.running and not seen.deleting and cluster.now - seen.since >= 1000 * connect:
+        return f"its container has run for {connect:g} s and its agent was never heard"
+    return None
 
 
 def _alive(seen: PodSeen, state: Pod, cluster: Cluster, news: object) -> Iterator[News]:
@@ -84,6 +103,14 @@ def _alive(seen: PodSeen, state: Pod, cluster: Cluster, news: object) -> Iterato
         yield tell(FactKind.RUNNING, attempt, not state.placed, node=seen.node, at=seen.since)
     else:
         yield tell(FactKind.PLACED, attempt, node=seen.node, at=seen.created)
+
+
+def _ran_plain(text: str) -> bool:
+    try:
+        word = json.loads(_word(text) or "{}")
+    except ValueError:
+        return False
+    return isinstance(word, dict) and word.get("plain") is True
 
 
 def _word(text: str) -> str:

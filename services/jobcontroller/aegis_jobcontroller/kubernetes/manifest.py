@@ -87,7 +87,7 @@ def pod(
         copying = {
             "name": "aegis-agent",
             "image": site.agent_image,
-            "command": ["cp", "-a", f"{AGENT_ROOT}/.", "/aegis-agent"],
+            "command": [f"{AGENT_ROOT}/bin/aegis-agent", "install", "/aegis-agent"],
             "volumeMounts": [{"name": "aegis-agent", "mountPath": "/aegis-agent"}],
         }
         spec["initContainers"] = [copying, *(spec.get("initContainers") or ())]

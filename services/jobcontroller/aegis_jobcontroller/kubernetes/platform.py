@@ -29,7 +29,7 @@ from aegis_jobcontroller.facts import News
 from aegis_jobcontroller.kubernetes import manifest, seen
 from aegis_jobcontroller.kubernetes.client import Client, KubeError
 from aegis_jobcontroller.kubernetes.events import events
-from aegis_jobcontroller.kubernetes.facts import facts, missing
+from aegis_jobcontroller.kubernetes.facts import CONNECT, facts, missing
 from aegis_jobcontroller.kubernetes.informer import Informer
 from aegis_jobcontroller.kubernetes.plan import Create, Delete, expired, ours, pending, plan, record, risk_labels, waiting
 from aegis_jobcontroller.kubernetes.resources import AEGISJOBS, EVENTS, NAMESPACES, NODES, PODS, RECORDS, SECRETS, SERVICES, Object
@@ -53,11 +53,12 @@ class Kubernetes:
 
     name = "kubernetes"
 
-    def __init__(self, bus: Bus, cache: Cache, client: Client, site: manifest.Site) -> None:
+    def __init__(self, bus: Bus, cache: Cache, client: Client, site: manifest.Site, connect: float = CONNECT) -> None:
         self._bus = bus
         self._cache = cache
         self._client = client
         self._site = site
+        self._connect = connect
         self._cluster_id = ""
         self._removed: OrderedDict[PodKey, PodSeen] = OrderedDict()
         self._vanished: set[PodKey] = set()
@@ -130,7 +131,7 @@ class Kubernetes:
     # --- what masters are told and asked ---------------------------------------------------------------------------------------------
 
     def facts(self, world: World) -> Iterable[News]:
-        return facts(world, self.cluster())
+        return facts(world, self.cluster(), self._connect)
 
     async def ask(self, world: World) -> bool:
         return await self._submitter.ask(world, self.cluster())

@@ -36,6 +36,7 @@ REASONS = {
 ENDED = ("Succeeded", "Failed")
 CONDITIONS = ("Accepted", "Running", "Recovering", "Suspended", "Succeeded", "Failed")
 MAX_NODES, MAX_WAITING = 64, 3
+NOWHERE = "-"
 
 
 def rfc3339(ms: int) -> str:
@@ -78,7 +79,9 @@ def status(job: Job, seen: JobSeen, waiting: Sequence[tuple[str, str]] = (), now
     }
     failed = next((t for t in reversed(head.recent) if t.counted), None)
     if failed is not None:
-        found["lastFailure"] = {"worker": failed.podName, "node": failed.nodeName, "reason": failed.cause, "time": rfc3339(failed.timeStamp)}
+        # an empty text in it is refused as null by some servers, and the rest of the status with it
+        where = {"worker": failed.podName or NOWHERE, "node": failed.nodeName or NOWHERE, "reason": failed.cause or NOWHERE}
+        found["lastFailure"] = {**where, "time": rfc3339(failed.timeStamp)}
     return found
 
 
