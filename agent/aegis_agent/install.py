@@ -120,7 +120,7 @@ def build(target: Path) -> None:
     _strip([program, *target.rglob("*.so*")])
     # DT_RPATH, not RUNPATH: it holds for what its modules load, too
     subprocess.run([patchelf, "--force-rpath", "--set-rpath", "$ORIGIN/../lib", str(program)], check=True)
-    for path in (target / "lib").glob("libpython*.so*"):
+    for path in [*(target / "lib").glob("libpython*.so*"), *(library / "lib-dynload").glob("*.so")]:  # a path of their own would hide it
         subprocess.run([patchelf, "--remove-rpath", str(path)], check=True)
     for script, what, words in (("aegis-agent", "The agent", ""), ("aegis-ctl", "Its control", "ctl ")):
         _script(target / "bin" / script, LAUNCHER.format(what=what, words=words))
