@@ -19,6 +19,7 @@ import msgspec
 
 from .. import kernel
 from ..schema import Severity
+from .linear import linear
 from .words import alternatives, word_of
 
 hyperscan: Any = None
@@ -94,7 +95,7 @@ def load_rules() -> Rules:
             strength=row["strength"],
             scope=row["scope"],
             severity=row.get("severity"),
-            regex=re.compile(row["re"], re.ASCII),
+            regex=re.compile(linear(row["re"]), re.ASCII),
             unless=re.compile(row["unless"], re.ASCII) if "unless" in row else None,
             source=row["source"],
         )

@@ -115,7 +115,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one kind of evidence says: a cause, whom it suspects, how it knows. `accused`: nodes that trusted evidence names."""
+    """What one kind of evidence says: a cause, whom it suspects, how it knows. `accused`: nodes that trusted evidence names.
+
+    `suspected`: a cause that it speaks for and cannot prove by itself; `cause` is then unknown.
+    """
 
     cause: Cause
     source: str
@@ -126,3 +129,4 @@ class Reading:
     accused: tuple[str, ...] = ()
     confidence: float = 0.5
     more: tuple[str, ...] = ()
+    suspected: Cause | None = None

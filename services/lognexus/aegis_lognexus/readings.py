@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection
+from dataclasses import replace
 
 from aegis_parsers.causes import Cause, Line, decisive
 from aegis_proto.messages import CheckResult
@@ -42,6 +43,8 @@ FLIGHT_CAUSES: dict[str, Cause] = {
     "host_hang_gil": "software",
 }
 """What a flight record proves about the why; the others (not_joined, rank_died, stuck_inside) only name who."""
+SUSPECTED = 0.3
+"""Confidence of a suspicion, at most."""
 CONFIDENCE = {"high": 0.8, "medium": 0.6, "low": 0.3, "none": 0.0}
 WORK = re.compile(r"last enqueued (?:NCCL )?work: (-?\d{1,18}), last completed (?:NCCL )?work: (-?\d{1,18})")
 FEW = 8
@@ -72,6 +75,10 @@ def by_events(failure: Failure) -> Reading | None:
     return Reading(first.cause, "node", text, pods=pods, nodes=nodes, accused=nodes if sure else (), confidence=0.95 if sure else 0.8)
 
 
+def _name(result: CheckResult) -> str:
+    return result.CheckType.replace("_", "-").lower()
+
+
 def by_platform(failure: Failure) -> Reading | None:
     """A node that the platform lost, a preemption: no look into logs is needed for these."""
     for loss in sorted(failure.losses, key=lambda loss: (loss.at, loss.pod)):
@@ -88,7 +95,7 @@ def by_checks(failure: Failure) -> Reading | None:
     """The first check of the table that failed somewhere."""
     failed: dict[str, list[tuple[str, str, CheckResult, bool]]] = defaultdict(list)
     for check in failure.checks:
-        name = check.result.CheckType.replace("_", "-").lower()
+        name = _name(check.result)
         if not check.result.Pass and name in CHECK_CAUSES:
             failed[name].append((check.pod, check.node, check.result, check.by_daemon))
     for name, cause in CHECK_CAUSES.items():
@@ -106,10 +113,33 @@ def by_checks(failure: Failure) -> Reading | None:
     return None
 
 
+def port_event(failure: Failure) -> bool:
+    """Did anybody see a port or a link fail: netmon, a machine's kernel, the check that reads the ports? Most timeouts have another cause than the
+    network (over 60 % are the processors' side: PyTorch blog, 2026-03), and a line about a peer that is gone says nothing of why."""
+    seen = any(event.cause == "network" for event in failure.events)
+    return seen or bool(failure.links) or any(not check.result.Pass and _name(check.result) == "rdma" for check in failure.checks)
+
+
+def without_port_event(reading: Reading) -> Reading:
+    """What speaks for the network where nobody saw a port or a link fail: a suspicion."""
+    if reading.cause != "network":
+        return reading
+    text = f"the network is suspected, and no port or link was seen to fail: {reading.text}"
+    return replace(reading, cause="unknown", suspected="network", text=text, confidence=min(reading.confidence, SUSPECTED))
+
+
 def by_logs(failure: Failure) -> tuple[Reading | None, Line | None, Log | None]:
-    """The earliest strong line over all ranks (a weak one where there is no strong one), the line itself, and whose it is."""
+    """The earliest strong line over all ranks (a weak one where there is no strong one), the line itself, and whose it is.
+
+    A line about the network decides before another strong one only where a port or a link was seen to fail.
+    """
     named = {log.name: log for log in failure.logs if log.found}
     first = decisive({name: log.found for name, log in named.items()})
+    if first is not None and first.cause == "network" and not port_event(failure):
+        first = (
+            decisive({name: [line for line in log.found if line.strength == "strong" and line.cause != "network"] for name, log in named.items()})
+            or first
+        )
     if first is None:
         return None, None, None
     owner = named[first.rank]

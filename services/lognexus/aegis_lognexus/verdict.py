@@ -1,7 +1,8 @@
 """One verdict per failure: cause, suspects, the first strong line, what was read and what was missing. Pure.
 
 The strongest evidence that has a cause decides: a daemon's event, the platform's word, a failed check, a strong line, the flight record, a bad link
-by netmon, a weak line. NCCL's RAS and stacks have none: they say who. Where the chosen one does not say who, the surest that does is asked.
+by netmon, a weak line. NCCL's RAS and stacks have none: they say who. "network" takes a port or a link that was seen to fail. Where the chosen one
+does not say who, the surest that does is asked.
 What speaks against it is kept as evidence and costs confidence. `Finding.accused` holds the nodes that trusted evidence names: only these may be
 excluded, whatever a tenant's text says.
 """
@@ -17,7 +18,18 @@ from aegis_proto.messages import Verdict
 from aegis_lognexus.across import HANG
 from aegis_lognexus.evidence import Failure, Reading
 from aegis_lognexus.looks import by_ras, by_stacks
-from aegis_lognexus.readings import NODE_CAUSES, by_checks, by_events, by_flight, by_links, by_logs, by_platform, by_symptoms
+from aegis_lognexus.readings import (
+    NODE_CAUSES,
+    by_checks,
+    by_events,
+    by_flight,
+    by_links,
+    by_logs,
+    by_platform,
+    by_symptoms,
+    port_event,
+    without_port_event,
+)
 
 MAX_EVIDENCE = 16
 WORDS: dict[Cause, tuple[str, str]] = {
@@ -34,6 +46,7 @@ WORDS: dict[Cause, tuple[str, str]] = {
     "unknown": ("cause unknown", "原因未知"),
 }
 """For people: English, Chinese."""
+NO_PORT_EVENT = "no word of netmon, a daemon or a kernel about a port or a link"
 MARKED = ("No progress, nothing is stopped yet. ", "训练没有进展,尚未停止任何进程。")
 
 
@@ -95,7 +108,8 @@ def decide(failure: Failure) -> Finding:
     looked = [by_ras(failure), by_stacks(failure)]
     proved = [by_events(failure), by_platform(failure), by_checks(failure), strong, by_flight(failure)]
     said = [*proved, *looked, by_links(failure), weak, by_symptoms(failure)]
-    readings = [reading for reading in said if reading is not None]
+    ports = port_event(failure)
+    readings = [reading if ports else without_port_event(reading) for reading in said if reading is not None]
     chosen = next((reading for reading in readings if reading.cause != "unknown"), None)
     who = chosen if chosen is not None and (chosen.ranks or chosen.pods) else _who(chosen, readings)
     cause: Cause = chosen.cause if chosen else "unknown"
@@ -119,7 +133,7 @@ def decide(failure: Failure) -> Finding:
         first_line,
         tuple(harmless(text) for text in evidence[:MAX_EVIDENCE]),
         _read(failure),
-        _missing(failure),
+        (*_missing(failure), *((NO_PORT_EVENT,) if cause == "unknown" and any(reading.suspected for reading in readings) else ())),
         confidence,
         harmless(MARKED[0] + en if failure.hang else en),
         harmless(MARKED[1] + zh if failure.hang else zh),
@@ -198,7 +212,8 @@ def _sentences(cause: Cause, suspects: Sequence[str], nodes: Sequence[str], by: 
     if cause == "unknown":
         if not by:
             return "Cause unknown: nothing that was read says more than that it failed", "原因未知:已读取的信息只表明任务失败"
-        return f"Cause unknown; first to look at: {who or 'nobody in particular'}{text}", f"原因未知;首先查看:{who or '无特定对象'}{text}"
+        doubt = f"(怀疑{WORDS[by.suspected][1]},但未见端口或链路异常)" if by.suspected else ""
+        return f"Cause unknown; first to look at: {who or 'nobody in particular'}{text}", f"原因未知{doubt};首先查看:{who or '无特定对象'}{text}"
     blame = f"{who}{at}: " if who else f"{_list(nodes, 4)}: " if nodes else ""
     blame_zh = f"{who}{at_zh}:" if who else f"节点 {_list(nodes, 4)}:" if nodes else ""
     hint, hint_zh = "", ""

@@ -15,11 +15,12 @@ def call(
     return {"group": group, "op": op, "size": size, "dtype": dtype, "line": line, "done": done, "at": at}
 
 
-def dump(rank: int, calls: list[dict[str, Any]], groups: dict[str, list[int]], backend: str = "gloo", told: bool = True) -> Dump:
-    """told: the configuration lists the members of every group (NCCL); else only of the group of all (gloo)."""
+def raw(rank: int, calls: list[dict[str, Any]], groups: dict[str, list[int]], backend: str = "gloo", told: bool = True) -> dict[str, Any]:
+    """What a rank writes. told: the configuration lists the members of every group (NCCL); else only of the group of all (gloo)."""
     seqs: dict[str, int] = {}
     entries = []
-    status: dict[str, dict[str, int]] = {}
+    own = [name for name, ranks in groups.items() if rank in ranks]  # numbered as this rank came to know them
+    status = {str(i): {"last_enqueued_collective": 0, "last_started_collective": -1, "last_completed_collective": 0} for i in range(len(own)) if told}
     p2p = 0
     for i, c in enumerate(calls):
         g = c["group"]
@@ -36,7 +37,7 @@ def dump(rank: int, calls: list[dict[str, Any]], groups: dict[str, list[int]], b
                     {"name": "train", "filename": "train.py", "line": c["line"]},
                 ],
                 "record_id": i,
-                "pg_id": list(groups).index(g),
+                "pg_id": own.index(g),
                 "process_group": (g, "default_pg" if g == "0" else "undefined"),
                 "collective_seq_id": seqs.get(g, 0),
                 "p2p_seq_id": p2p if is_p2p else 0,
@@ -53,18 +54,16 @@ def dump(rank: int, calls: list[dict[str, Any]], groups: dict[str, list[int]], b
                 "is_p2p": is_p2p,
             }
         )
-        s = status.setdefault(
-            str(list(groups).index(g)), {"last_enqueued_collective": 0, "last_started_collective": -1, "last_completed_collective": 0}
-        )
+        s = status.setdefault(str(own.index(g)), {"last_enqueued_collective": 0, "last_started_collective": -1, "last_completed_collective": 0})
         s["last_enqueued_collective"] = max(seqs.get(g, 0), p2p if is_p2p else 0)
         if c["done"]:
             s["last_completed_collective"] = s["last_enqueued_collective"]
     config = {n: {"name": n, "desc": "", "ranks": str(m)} for n, m in groups.items() if rank in m} if told else {"": {"ranks": str(groups["0"])}}
-    return from_mapping(rank, {"version": "2.10", "pg_config": config, "pg_status": status, "entries": entries})
+    return {"version": "2.10", "pg_config": config, "pg_status": status, "entries": entries}
 
 
 def job(
     calls: dict[int, list[dict[str, Any]]], groups: dict[str, list[int]] | None = None, backend: str = "gloo", told: bool = True
 ) -> dict[int, Dump]:
     members = groups or {"0": list(range(max(calls) + 1))}
-    return {rank: dump(rank, c, members, backend, told) for rank, c in calls.items()}
+    return {rank: from_mapping(rank, raw(rank, c, members, backend, told)) for rank, c in calls.items()}

@@ -96,7 +96,7 @@ def test_a_memory_bomb_ends_only_its_own_reading(tmp_path: Path, monkeypatch: py
         grow = [grow] * 10  # a few hundred bytes of pickle, 10^13 numbers for whoever writes it out
     bomb = _dump()
     bomb["entries"][0]["input_sizes"] = grow
-    monkeypatch.setattr(reading, "FILE_DEADLINE", 20.0)
+    monkeypatch.setattr(reading, "FILE_DEADLINE", 6.0)
     (tmp_path / "fr_0").write_bytes(pickle.dumps(bomb, protocol=2))
     (tmp_path / "fr_1").write_bytes(pickle.dumps(_dump(), protocol=2))
     dumps = read_folder(tmp_path)

@@ -84,6 +84,7 @@ def test_what_most_nodes_show_at_once_accuses_none_of_them() -> None:
 @pytest.mark.parametrize(("check", "cause"), CHECK_CAUSES.items())
 def test_a_failed_check_gives_its_cause_and_only_a_daemons_check_accuses(check: str, cause: str) -> None:
     result = CheckResult(check, False, "7 of 8", code="gpu-count")
+    cause = "unknown" if check.startswith("allreduce") and cause == "network" else cause  # it reaches nobody, which has other reasons, too
     passed = Check("w0", "n0", CheckResult(check, True))
     by_agent = decide(failure(checks=(passed, Check("w2", "n2", result))))
     assert (by_agent.cause, by_agent.suspects, by_agent.accused) == (cause, ("w2",), ())
@@ -161,6 +162,43 @@ def test_every_cause_has_words_in_both_languages_and_the_message_travels() -> No
     assert messages.decode(messages.Verdict, messages.encode(sent)) == sent
     assert sent.id == decide(failure(log(2, TIMEOUT))).message(5).id, "one verdict per failure"
     assert sent.id != decide(replace(failure(), incarnation=3)).message(5).id
+
+
+GONE = "n2:1:2 [3] net_ib.cc:12 NCCL WARN NET/IB : Got completion from peer 10.0.0.3<5> with status=12 opcode=1 vendor err 129"
+PORT = NodeEvent("n2", "ib_lost_carrier", "network", "mlx5_0: Port: 1 Link DOWN", 4_000)
+
+
+@pytest.mark.parametrize(
+    ("seen", "cause"),
+    [
+        ({}, "unknown"),
+        ({"events": (PORT,)}, "network"),
+        ({"events": (replace(PORT, trusted=False),)}, "network"),
+        ({"links": (BadLink("leaf2 port 5: down", nodes=("n1",)),)}, "network"),
+        ({"checks": (Check("w1", "n1", CheckResult("rdma", False, "1 of 2 ports")),)}, "network"),
+        ({"checks": (Check("w1", "n1", CheckResult("rdma", True)),)}, "unknown"),
+        ({"checks": (Check("w1", "n1", CheckResult("allreduce_connection", False, "no answer")),)}, "unknown"),
+        ({"events": (NodeEvent("n2", "memoryGrowth", "host_oom", trusted=False),)}, "host_oom"),
+    ],
+)
+@pytest.mark.parametrize("line", [GONE, "misc/socket.cc:518 NCCL WARN Net : Call to recv from 10.0.0.2<58355> failed : Broken pipe"])
+def test_the_network_is_the_cause_only_where_a_port_or_a_link_was_seen_to_fail(line: str, seen: dict[str, object], cause: str) -> None:
+    found = decide(failure(log(2, line), log(4, TIMEOUT), **seen))
+    assert found.cause == cause
+    if cause == "unknown":
+        assert found.suspects in (("w1/r2",), ("w1",)) and found.confidence <= 0.3 and found.accused == ()
+        assert "the network is suspected" in found.sentence and "怀疑网络故障" in found.sentence_zh
+        assert any("about a port or a link" in text for text in found.missing)
+    else:
+        assert not any("about a port or a link" in text for text in found.missing)
+
+
+def test_a_peer_that_is_gone_hides_no_exception_where_no_port_was_seen_to_fail() -> None:
+    early = f"2026-02-23 16:20:00,100 {GONE}"
+    code = "KeyError: 'target'"
+    found = decide(failure(log(2, early), log(4, code)))
+    assert (found.cause, found.suspects) == ("user_code", ("w2/r4",))
+    assert decide(failure(log(2, early), log(4, code), events=(PORT,))).cause == "network"
 
 
 def test_a_bad_link_of_the_job_is_the_cause_where_nothing_proves_another() -> None:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+import time
+import tomllib
+from importlib import resources
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from aegis_parsers import kernel
 from aegis_parsers.causes import classify_lines, judge, report, report_blocks
 from aegis_parsers.causes.classify import CAUSES, Engine, load_rules, sweep
+from aegis_parsers.causes.linear import linear
 from aegis_parsers.causes.words import alternatives, word_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -123,6 +129,54 @@ def test_a_line_may_hold_anything() -> None:
     odd = ["", "\x00", "\ud800 KeyError", "a\nb", "İ" * 50 + " CUDA out of memory", "\x1b[31mKeyError: 'x'"]
     for engine in ENGINES:
         assert [(line.n, line.label) for line in classify_lines(odd, engine)] == [(5, "cuda_oom"), (6, "python_error")]
+
+
+PLAIN = {row["label"]: row["re"] for row in tomllib.loads(resources.files("aegis_parsers.causes").joinpath("patterns.toml").read_text())["pattern"]}
+LONG = 16_384
+FILLERS = (" ", "0", "x", ".", "(", "[", ":", "a.", "\\")
+
+
+def literals(alternative: str) -> list[str]:
+    """The words of an alternative, in order, without what is a sign of the dialect."""
+    return re.findall(r"[A-Za-z][\w /:=(\[-]*", re.sub(r"\\[bdDsSwW]|\(\?[:i]|[?*+^$|)\]}]", "\0", alternative).replace("\\", ""))
+
+
+def hostile(pattern: str) -> list[str]:
+    """Long lines of a pattern's own words, over and over, in order and alone, with what a repetition may swallow between them and behind."""
+    lines = []
+    for alternative in alternatives(pattern.removeprefix("(?i)")):
+        words = literals(alternative) or [alternative[:8]]
+        units = [*words, " ".join(words), "".join(words[:-1]) or words[0], *(a + b for a, b in pairwise(words))]
+        lines += [(unit * LONG)[:LONG] for unit in dict.fromkeys(units)]
+        lines += [words[0] + filler * LONG for filler in FILLERS] + [(words[0] + filler) * (LONG // 8) for filler in FILLERS[:5]]
+    return lines
+
+
+@pytest.mark.parametrize("label", PLAIN)
+def test_a_hostile_line_costs_a_pattern_time_by_its_length(label: str) -> None:
+    pattern = next(pattern for pattern in load_rules().patterns if pattern.label == label)
+    for line in hostile(PLAIN[label]):
+        begin = time.process_time()
+        pattern.hits(line)
+        assert time.process_time() - begin < 1.0, f"{label}: {line[:60]!r} ..., {len(line)} characters"
+
+
+def test_what_is_asked_of_whole_blocks_has_no_gap() -> None:
+    assert not [regex.pattern for _, regex in load_rules().wordless if ".*" in regex.pattern]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(sorted(PLAIN)), st.data())
+def test_a_pattern_in_one_way_names_the_same_lines(label: str, data: st.DataObject) -> None:
+    words = [word for alternative in alternatives(PLAIN[label].removeprefix("(?i)")) for word in literals(alternative)]
+    line = "".join(data.draw(st.lists(st.sampled_from([*words, " ", "\n", "7", ": ", "mlx5_0", "failed"]), max_size=8)))
+    assert (re.search(linear(PLAIN[label]), line, re.ASCII) is None) == (re.search(PLAIN[label], line, re.ASCII) is None)
+
+
+@pytest.mark.parametrize("pattern", ["x(?:a|b.*c)", "^a.*b"])
+def test_a_gap_where_it_cannot_be_made_quick_is_refused(pattern: str) -> None:
+    with pytest.raises(ValueError, match="a gap"):
+        linear(pattern)
 
 
 def test_every_row_is_complete() -> None:

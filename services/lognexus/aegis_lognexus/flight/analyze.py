@@ -12,7 +12,7 @@ The rules, in the order in which they may decide:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -198,11 +198,13 @@ def _idle_roots(table: Table, waits: Waits) -> Report | None:
     cause = _root_cause(table, waits, keys, culprits)
     evidence.append(f"{rank_list(culprits)}: everything entered is finished, and nothing is waited for")
     unknown_p2p = not table.accelerated
-    if unknown_p2p and len(culprits) > 1:
-        evidence.append("one of them may wait for another in a send or receive, which this backend does not record")
+    free = set(_unseen(table, waits, culprits))  # not waited for either
+    if unknown_p2p and (len(culprits) > 1 or free):
+        whom = "another" if not free else f"another, or for {rank_list(free)}"
+        evidence.append(f"one of them may wait for {whom} in a send or receive, which this backend does not record")
     confidence = "high"
     if unknown_p2p:
-        confidence = "medium" if len(culprits) == 1 else "low"
+        confidence = "medium" if len(culprits) == 1 and not free else "low"
     elif len(culprits) * 3 > len(table.world) or any(r in waits.behind for r in culprits):
         confidence = "medium"
     return Report("hang", culprits, cause, bad, confidence, tuple(evidence))
@@ -226,7 +228,13 @@ def _alone_ahead(table: Table, waits: Waits, op: Op, culprits: tuple[int, ...]) 
     others = g.enq[~np.isin(g.rows, waiters)]
     if len(g.rows) < 4 or len(waiters) * 4 > len(g.rows) or (others != op.seq - 1).any() or len(culprits) < len(others):
         return ()
-    return tuple(waiters)
+    made = {_made(table, r) for r in g.rows.tolist() if r not in waiters}
+    return tuple(waiters) if len(made) == 1 and op.seq > 1 else ()  # who stopped here and there, or has not begun, did not end together
+
+
+def _made(table: Table, rank: int) -> int:
+    """Collectives that a rank has entered, in all its groups."""
+    return sum(int(g.enq[row]) for g in table.groups if (row := g.row(rank)) >= 0)
 
 
 def _root_cause(table: Table, waits: Waits, keys: set[tuple[int, int, int, int]], culprits: tuple[int, ...]) -> str:
@@ -294,10 +302,19 @@ def _inside(table: Table, waits: Waits) -> Report | None:
             return Report("hang", tuple(late), "gpu_hang", bad, "medium", tuple(evidence))
     evidence.append("the device or the network holds it, or it simply still runs: compare a second sample, and look at port and device errors")
     small = not op.p2p and table.accelerated and len(waits.inside) == 1 and len(g.rows) * 2 <= len(table.world) and len(g.rows) <= FEW
+    if not g.known and len(unseen := _unseen(table, waits, g.rows.tolist())) == 1:  # a member that never called it is in no record of it
+        evidence.append(f"who else is in this group is not recorded, and {rank_list(unseen)} alone waits for nothing")
+        return Report("hang", unseen, "not_joined", bad, "medium" if not table.accelerated else "low", tuple(evidence))
     suspects = tuple(g.rows.tolist()) if small else ()
     if suspects:
         evidence.append(f"all other waits lead to this group: {rank_list(suspects)}, not told apart")
     return Report("hang" if suspects else "undecided", suspects, "stuck_inside", bad, "low", tuple(evidence))
+
+
+def _unseen(table: Table, waits: Waits, others: Iterable[int]) -> tuple[int, ...]:
+    """Ranks with a dump that wait for nothing recorded, without these others."""
+    left = {*others, *waits.head, *waits.behind}
+    return tuple(r for r, d in table.dumps.items() if d.readable and r not in left)
 
 
 def _quiet(table: Table, waits: Waits) -> Report:

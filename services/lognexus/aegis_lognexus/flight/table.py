@@ -32,8 +32,8 @@ _ONE_SIDED = frozenset({"send", "recv", "broadcast", "broadcastoop", "reduce", "
 class Group:
     """One communicator. Arrays have a row per member, columns are seqs base, base+1, ...
 
-    enq: highest seq the member is known to have entered, UNKNOWN where nothing tells. done: highest seq it knows to be complete.
-    kind and site: indices into the table's lists, -1 where the cell is empty. created: ns, 0 where empty.
+    enq: highest seq the member is known to have entered, UNKNOWN where nothing tells. done: highest seq it knows to be complete,
+    claims: the same by its own word alone. kind and site: indices into the table's lists, -1 where the cell is empty. created: ns, 0 where empty.
     """
 
     gid: int
@@ -46,6 +46,7 @@ class Group:
     base: int = 0
     enq: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     done: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    claims: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     kind: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty((0, 0), np.int32))
     site: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty((0, 0), np.int32))
     state: npt.NDArray[np.int8] = field(default_factory=lambda: np.empty((0, 0), np.int8))
@@ -211,8 +212,8 @@ def _status_names(dump: Dump, usual: Mapping[str, str]) -> dict[str, tuple[str, 
     for name, (desc, _) in dump.config.items():
         by_desc[desc].append(name)
     for local in dump.status:
-        if local not in exact and len(found := by_desc.get(usual.get(local, ""), [])) == 1 and usual[local]:
-            exact[local] = (found[0], usual[local])
+        if local not in exact and (known := usual.get(local)) and len(found := by_desc.get(known, [])) == 1:
+            exact[local] = (found[0], known)
     if "0" in dump.status and "0" not in exact and ("" in dump.config or "0" in dump.config):
         exact["0"] = ("0", dump.config["0"][0] if "0" in dump.config else "default_pg")
     return exact
@@ -298,7 +299,7 @@ def _finish(
             failed.extend((rank, gid) for gid in np.unique(e.gid[false]).tolist())
         e.pending = np.nonzero(~e.done)[0].astype(np.int64)
     for g in groups:
-        g.done = np.minimum(g.done, low[g.gid])
+        g.claims, g.done = g.done, np.minimum(g.done, low[g.gid])
     return failed
 
 

@@ -14,6 +14,7 @@ from aegis_lognexus.flight.table import FINISHED, Group, Table, majority
 
 MAX_FINDINGS = 64
 BEFORE, AFTER = 16, 64  # columns compared around a divergence of call sites
+SEEN_LATE = 4  # operations one step apart, where the records begin after the divergence: fewer may be chance
 SAMPLE = 64  # members that stand for the majority
 # Which sizes must be equal on all members. Operations that are not here may differ legally (all-to-all, gather lists, coalesced).
 _SIZES = {
@@ -155,9 +156,10 @@ def _shift(g: Group, row: int, col: int, usual: list[int]) -> str:
     tail = [c for c in range(col, end) if mine[c] >= 0]
     ahead = [mine[c] == usual[c + 1] for c in tail if c + 1 < end and usual[c + 1] >= 0]
     behind = [mine[c] == usual[c - 1] for c in tail[1:] if usual[c - 1] >= 0]
-    if ahead and all(ahead):
+    least = 1 if before else SEEN_LATE
+    if len(ahead) >= least and all(ahead):
         return "skipped_op"
-    return "extra_op" if behind and all(behind) else ""
+    return "extra_op" if len(behind) >= least and all(behind) else ""
 
 
 def _top(site: str) -> str:

@@ -84,7 +84,7 @@ def _heads_without_entries(table: Table, w: Waits) -> None:
     for g in table.groups:
         if g.p2p:
             continue
-        for row in np.nonzero((g.enq > g.done) & (g.done != UNKNOWN))[0].tolist():
+        for row in np.nonzero((g.enq > g.claims) & (g.claims != UNKNOWN))[0].tolist():
             rank = int(g.rows[row])
             e = table.entries.get(rank)
             if rank in w.head or (e is not None and e.pending.size):
