@@ -50,6 +50,18 @@ def test_settings_and_clocks_are_no_steps(line: str) -> None:
     assert not [found for found in steplines.find(line.encode()) if not found.patience]
 
 
+HOSTILE = ["1", "step ", "iteration ", f"step{' ' * 99_999}", "iteration 1 / ", "1/1 [", "saving ", "'epoch': 1.", "iteration 1" + "\t" * 99_999]
+
+
+@pytest.mark.parametrize("unit", HOSTILE, ids=lambda unit: unit[:12])
+def test_a_hostile_chunk_costs_time_by_its_length(unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steplines, "READ", 1 << 16)  # sixteen times what is read: what grows by the square takes half a minute
+    chunk = (unit * (1 << 16)).encode()[: 1 << 16]
+    begin = time.process_time()
+    list(steplines.find(chunk + b"x"))
+    assert time.process_time() - begin < 3.0
+
+
 def test_a_new_epoch_that_counts_from_one_again_is_progress_and_the_step_does_not_fall() -> None:
     progress = Progress()
     for at, line in enumerate((b"step 99\n", b"step 100\n", b"step 1\n"), 1):
