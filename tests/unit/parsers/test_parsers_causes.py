@@ -132,7 +132,8 @@ def test_a_line_may_hold_anything() -> None:
 
 
 PLAIN = {row["label"]: row["re"] for row in tomllib.loads(resources.files("aegis_parsers.causes").joinpath("patterns.toml").read_text())["pattern"]}
-LONG = 16_384
+LONG = 32_768
+"""Characters: a pattern that costs the square of it takes seconds, the others milliseconds."""
 FILLERS = (" ", "0", "x", ".", "(", "[", ":", "a.", "\\")
 
 
@@ -145,9 +146,11 @@ def hostile(pattern: str) -> list[str]:
     """Long lines of a pattern's own words, over and over, in order and alone, with what a repetition may swallow between them and behind."""
     lines = []
     for alternative in alternatives(pattern.removeprefix("(?i)")):
+        if not re.search(r"[*+}]", alternative):
+            continue  # nothing in it repeats
         words = literals(alternative) or [alternative[:8]]
         units = [*words, " ".join(words), "".join(words[:-1]) or words[0], *(a + b for a, b in pairwise(words))]
-        lines += [(unit * LONG)[:LONG] for unit in dict.fromkeys(units)]
+        lines += [(unit * (1 + LONG // len(unit)))[:LONG] for unit in dict.fromkeys(units)]
         lines += [words[0] + filler * LONG for filler in FILLERS] + [(words[0] + filler) * (LONG // 8) for filler in FILLERS[:5]]
     return lines
 
