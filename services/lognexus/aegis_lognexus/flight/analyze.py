@@ -20,8 +20,8 @@ from aegis_lognexus.flight import votes
 from aegis_lognexus.flight.decode import CONFLICT
 from aegis_lognexus.flight.dump import EMPTY, OK, Dump
 from aegis_lognexus.flight.report import BadOp, Report, rank_list
-from aegis_lognexus.flight.skew import lateness
-from aegis_lognexus.flight.table import UNKNOWN, Table, build
+from aegis_lognexus.flight.skew import first_of, lateness
+from aegis_lognexus.flight.table import UNKNOWN, Group, Table, build
 from aegis_lognexus.flight.waits import Op, Waits, wait_for
 
 MAX_EVIDENCE = 24
@@ -322,16 +322,30 @@ def _quiet(table: Table, waits: Waits) -> Report:
         lagging = rank_list(set(waits.head) | waits.behind)
         text = f"{lagging} still lists operations that peers saw complete; a lag of one group is normal"
         return Report("undecided", cause="none", confidence="low", evidence=(text,))
-    slow: dict[int, float] = {}
-    evidence = []
-    for g in table.groups:
-        late = lateness(g)
-        for rank, seconds in (late.late() if late else {}).items():
-            slow[rank] = max(seconds, slow.get(rank, 0.0))
-            evidence.append(f"rank {rank} enters {g.title} usually {seconds * 1000:.0f} ms after the others (own clock offset removed)")
+    entered = [(g, late) for g in table.groups if (late := lateness(g)) is not None]
+    slow, evidence = _slow(table, [(g, late.late()) for g, late in entered], "own clock offset removed")
     if slow:
-        return Report("slow", cause="slow_not_hung", confidence="medium", evidence=tuple(evidence), slow=tuple(sorted(slow)))
+        return Report("slow", cause="slow_not_hung", confidence="medium", evidence=tuple(evidence), slow=slow)
+    slow, evidence = _slow(table, [(g, late.steady()) for g, late in entered], "always so: the others do nothing but wait, or its clock is off")
+    if slow:
+        return Report("slow", cause="slow_not_hung", confidence="low", evidence=tuple(evidence), slow=slow)
     return Report("healthy", cause="none", confidence="medium", evidence=("every recorded operation is finished on every rank",))
+
+
+def _slow(table: Table, found: list[tuple[Group, dict[int, float]]], how: str) -> tuple[tuple[int, ...], list[str]]:
+    """Who enters late by itself, and how much in which group; who is late because it waits for another of these is left out."""
+    slow: dict[int, float] = {}
+    for _, late in found:
+        for rank, seconds in late.items():
+            slow[rank] = max(seconds, slow.get(rank, 0.0))
+    waiting = {rank for g in table.groups for rank in first_of(g, slow)} if len(slow) > 1 else set()
+    told = [
+        f"rank {rank} enters {g.title} usually {seconds * 1000:.0f} ms after the others ({how})"
+        for g, late in found
+        for rank, seconds in late.items()
+        if rank not in waiting
+    ]
+    return tuple(sorted(set(slow) - waiting)), told
 
 
 def _roles(table: Table, waits: Waits, found: Report) -> dict[int, tuple[str, int, str, str]]:
