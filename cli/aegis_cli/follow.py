@@ -23,7 +23,7 @@ from rich.live import Live
 from rich.text import Text
 
 from aegis_cli import model as models
-from aegis_cli import screen
+from aegis_cli import screen, why
 from aegis_cli.client import Client
 from aegis_cli.errors import CliError
 from aegis_cli.output import Output
@@ -259,11 +259,11 @@ class Follower:
             pending = await self.client.pending(self.job)
         except (BusError, CliError):
             pending = None
-        reason = (pending.message if pending else "") or detail.waiting or "no reason known: aegis status"
+        reason = why.waiting(detail, pending) or "no reason known: aegis status"
         self.model = models.at(self.model, now, f"Pending: {reason}")
         if not self._pending_told:
             self._pending_told = True
-            self.shown.note(f"still Pending after {PENDING_NOTE:.0f} s: {reason}")
+            self.shown.note(f"still Pending after {PENDING_NOTE:.0f} s: {reason}; next: aegis job why {self.job}")
 
     def _drain(self) -> None:
         if self.output is not None:

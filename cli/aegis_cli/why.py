@@ -72,7 +72,7 @@ def explain(
         lines = [line for line in lines if line.incarnation == detail.summary.incarnation]
     elif incarnation.isdigit():
         lines = [line for line in lines if line.incarnation == int(incarnation)]
-    return Explanation(detail.summary.job, detail.summary.phase, _now(detail), _waiting(detail, pending), tuple(lines))
+    return Explanation(detail.summary.job, detail.summary.phase, _now(detail), waiting(detail, pending), tuple(lines))
 
 
 def what(message: str) -> str:
@@ -110,7 +110,8 @@ def _now(detail: JobDetail) -> str:
     return f"{job.job} is {job.phase}, incarnation {job.incarnation}, {used}"
 
 
-def _waiting(detail: JobDetail, pending: JobPending | None) -> str:
+def waiting(detail: JobDetail, pending: JobPending | None) -> str:
+    """What a job waits for, with the reason of each node that refuses it; "" where it waits for nothing."""
     if detail.summary.phase in (Phase.SUCCEED, Phase.FAILED):
         return ""
     if pending is not None and pending.message:

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from typing import Any, cast
+
 from aegis_cli import why
+from aegis_cli.client import Client
 from aegis_cli.firstlayer import FirstLayer
-from aegis_proto.api_nodes import RecordAnswer, WorkerRecord
+from aegis_cli.follow import PENDING_NOTE, Follower, Lines
+from aegis_cli.output import Output
+from aegis_cli.signals import Signals
+from aegis_proto.api import Events
+from aegis_proto.api_nodes import JobPending, NodeRefusal, RecordAnswer, WorkerRecord
 from aegis_proto.messages import Verdict
 from aegis_proto.net import FindingInfo, JobLinksAnswer, LinkInfo, TouchedJob
 from aegis_proto.snapshots import KernelLine, NodeSnapshot, Snapshot
@@ -63,3 +72,46 @@ def test_why_tells_the_switches_the_scheduler_and_what_failures_have_in_common()
     whole = why.explain(known, [], None, timeline=True, layer=layer)
     assert any(line.what == "placed on n5 (slot 0), attempt 2: running" and line.evidence == "scheduler (nodes)" for line in whole.lines)
     assert any("2 links over leaf2, spine1, 1 not well" in line.what for line in whole.lines)
+
+
+class Waits:
+    """The bus, as far as a job that waits is asked about: it has waited for `seconds`."""
+
+    def __init__(self, seconds: float) -> None:
+        self.created = round((time.time() - seconds) * 1000)
+
+    async def query(self, *_: object) -> Any:
+        return job_detail(phase="Pending", createdAt=self.created, present=0)
+
+    async def events(self, *_: object) -> Events:
+        return Events((), 0)
+
+    async def pending(self, job: str) -> JobPending:
+        return JobPending(job, workers=3, refusals=(NodeRefusal("n3", "excluded", "XID 79"),), message="3 workers asked, 2 nodes usable: 1 excluded")
+
+
+class Told(Lines):
+    def __init__(self) -> None:
+        super().__init__(cast(Output, None))
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def test_a_job_that_waits_says_why_by_itself_once_and_no_sooner_than_it_should() -> None:
+    def followed(seconds: float) -> list[str]:
+        shown = Told()
+        follower = Follower(cast(Client, Waits(seconds)), "ddp-7f3a21", shown, signals=Signals())
+
+        async def looked() -> None:
+            await follower._step()
+            await follower._step()
+
+        asyncio.run(looked())
+        return shown.notes
+
+    assert followed(PENDING_NOTE / 3) == []
+    (note,) = followed(PENDING_NOTE + 1)
+    assert note.startswith("still Pending after 30 s: 3 workers asked, 2 nodes usable: 1 excluded")
+    assert "n3: excluded (XID 79)" in note and note.endswith("aegis job why ddp-7f3a21")
