@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from aegis_parsers import parse
 from aegis_parsers.ib import ber, counters
+from aegis_parsers.ib.ncclras import Late, communicators
 
 NOT_TOOLS = {"README.md", "drive.sh", "fat_tree_16hosts.net", "thresholds_nvsentinel.json", "perfquery_0x506b4b0300cc02a6.out"}
 """Notes, ibsim's input, somebody's defaults, and a sample that is empty by intent."""
@@ -131,6 +132,16 @@ def test_noise_of_reading_registers_is_no_finding_and_lost_carrier_lines_are_one
 def test_a_ras_report_names_the_rank_that_is_behind(shared: Path) -> None:
     parsed = parse("ncclras", (shared / "net/nccl/ncclras_mismatch.json").read_text())
     assert [finding.item.rsplit("/", 1)[1] for finding in parsed.findings] == ["rank1"]
+
+
+def test_the_states_of_a_ras_report_in_text_are_told_apart(shared: Path) -> None:
+    parts = (shared / "net/nccl/ncclras_text_states.txt").read_text().split("### ")[1:]
+    told = {part.split("\n", 1)[0]: communicators(part.split("\n", 1)[1]) for part in parts}
+    assert [(each.behind, each.missing) for each in told["healthy"]] == [({}, ())]
+    assert [each.missing for each in told["one process exited"]] == [(7,)]
+    assert [each.behind for each in told["straggler"]] == [{7: Late("", 60, 64)}]
+    dead = parse("ncclras", next(part for part in parts if part.startswith("60-80")))
+    assert [finding.code for finding in dead.findings] == ["nccl_process_missing"]
 
 
 def test_no_error_is_zero_and_not_a_very_small_number() -> None:
