@@ -28,6 +28,13 @@ def _dump(**more: Any) -> dict[str, Any]:
         (["fr_0_20261129", "fr_1_20261129"], [0, 1]),
         (["gpu-a100-2.json", "gpu-a100-3.json"], [2, 3]),
         (["trace.0", "trace.15"], [0, 15]),
+        (["fr_0_4242", "fr_1_4243", "fr_10_977"], [0, 1, 10]),
+        (["cn-001_4.pkl", "cn-002_5.pkl"], [4, 5]),
+        (["cn-101.cluster7_0", "cn-102.cluster7_1"], [0, 1]),
+        (["512.json", "4000.json"], [512, 4000]),
+        (["0", "1", "2"], [0, 1, 2]),
+        (["fr-Rank.3-20261129T101500.json", "fr-Rank.4-20261129T101501.json"], [3, 4]),
+        (["rank12_trace.pkl", "rank9_trace.pkl"], [12, 9]),
         (["comm_lib_trace_rank_5.pickle"], [5]),
     ],
 )
@@ -36,7 +43,7 @@ def test_a_rank_is_read_from_names_of_every_style(names: list[str], ranks: list[
 
 
 def test_files_that_are_no_dumps_belong_to_no_rank() -> None:
-    assert reading.ranks_of(["truth.json", "torchfrtrace_raw.txt", "rank0.log", ".fr_3", "notes"]) == {}
+    assert reading.ranks_of(["truth.json", "torchfrtrace_raw.txt", "rank0.log", ".fr_3", "notes", f"rank{10**30}"]) == {}
 
 
 def test_pickle_and_json_of_one_dump_read_the_same(tmp_path: Path) -> None:

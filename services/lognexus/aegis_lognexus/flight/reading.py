@@ -25,6 +25,7 @@ from aegis_lognexus.flight.dump import EMPTY, OK, REFUSED, TRUNCATED, UNREADABLE
 
 FILE_DEADLINE = 90.0  # s of wall time for one file
 MAX_FILES = 65_536
+MAX_RANK = 1_000_000
 _SKIP = frozenset({".txt", ".log", ".html", ".md", ".py", ".sh", ".csv", ".yaml", ".yml", ".tmp", ".out", ".err"})
 _ENDINGS = re.compile(r"(\.(json|pkl|pickle|p|bin|dump|fr|trace|dat|pt))+$", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
@@ -33,7 +34,7 @@ _ORDER = {OK: 0, EMPTY: 1, TRUNCATED: 2, UNREADABLE: 3, REFUSED: 4}
 
 
 def ranks_of(names: Iterable[str]) -> dict[str, int]:
-    """{file name: rank}. "rank" followed by a number wins; else the last number that tells the files of one naming style apart.
+    """{file name: rank}. "rank" followed by a number wins; else a number that tells the files of one naming style apart (`_place`).
 
     Names without a number (truth.json) belong to no rank and are left out.
     """
@@ -43,22 +44,25 @@ def ranks_of(names: Iterable[str]) -> dict[str, int]:
         if name.startswith(".") or Path(name).suffix.lower() in _SKIP:
             continue
         stem = _ENDINGS.sub("", name)
-        if named := _RANK.search(stem):
+        if (named := _RANK.search(stem)) and len(named[1]) < 19 and int(named[1]) < MAX_RANK:
             found[name] = int(named[1])
         elif numbers := [int(x) for x in _NUMBER.findall(stem) if len(x) < 19]:
             styles[_NUMBER.sub("#", name)].append((name, numbers))
     for files in styles.values():
-        width = len(files[0][1])
-        at = width - 1
-        for i in range(width - 1, -1, -1):
-            values = [numbers[i] for _, numbers in files if len(numbers) > i]
-            if len(set(values)) == len(files) and max(values) < 1_000_000:
-                at = i
-                break
+        at = _place(files)
         for name, numbers in files:
-            if len(numbers) > at and numbers[at] < 1_000_000:
+            if len(numbers) > at and numbers[at] < MAX_RANK:
                 found[name] = numbers[at]
     return found
+
+
+def _place(files: list[tuple[str, list[int]]]) -> int:
+    """Which number of a naming style is the rank: the last one that differs in every file and is no larger than ranks would be (a process id is)."""
+    width = len(files[0][1])
+    columns = [[numbers[i] for _, numbers in files if len(numbers) > i] for i in range(width)]
+    apart = [i for i in range(width - 1, -1, -1) if len(set(columns[i])) == len(files) and max(columns[i]) < MAX_RANK]
+    likely = [i for i in apart if max(columns[i]) < 16 * len(files) + 64]
+    return next(iter([*likely, *apart]), width - 1)
 
 
 def read_folder(folder: Path, workers: int | None = None) -> dict[int, Dump]:
