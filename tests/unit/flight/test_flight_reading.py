@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aegis_lognexus.flight import analyze, decode, read_folder, reading, synthetic
+from aegis_lognexus.flight import analyze, decode, from_mapping, read_folder, reading, synthetic
 from aegis_lognexus.flight.dump import EMPTY, OK, REFUSED, TRUNCATED, UNREADABLE
 
 
@@ -137,6 +137,14 @@ def test_content_of_any_shape_is_data(tmp_path: Path, raw: Any) -> None:
     dumps = read_folder(tmp_path)
     assert dumps[0].state in (OK, EMPTY, UNREADABLE)
     analyze(dumps)
+
+
+@pytest.mark.parametrize("field", [{"state": {}}, {"process_group": ("0", [])}, {"pg_id": [1]}, {"is_p2p": {"x": 1}}, {"retired": [0]}])
+def test_a_broken_entry_costs_only_itself(field: dict[str, Any]) -> None:
+    raw = _dump()
+    raw["entries"][2] |= field
+    dump = from_mapping(0, raw)
+    assert len(dump) == 5 and dump.note.startswith("1 ")
 
 
 def test_a_later_schema_with_other_fields_and_an_unknown_backend_reads(tmp_path: Path) -> None:

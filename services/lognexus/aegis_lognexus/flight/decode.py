@@ -92,16 +92,23 @@ def load(data: bytes) -> dict[str, Any]:
 
 
 def columns_of(raw: dict[str, Any]) -> tuple[Header, Columns]:
-    """Header and columns of a loaded dump. Unknown keys are ignored, absent ones read as 0; entries that are no dictionaries are counted as bad."""
+    """Header and columns of a loaded dump. Unknown keys are ignored, absent ones read as 0; entries that are none are counted as bad."""
     held = raw.get("entries") or []
     if not isinstance(held, list | tuple):
         raise ValueError("entries is not a list")
     entries = [e for e in held if isinstance(e, dict)]
+    try:
+        return _columns(raw, entries, len(held))
+    except TypeError:  # some field is not of its type: a dictionary for a state, a list in a group's name
+        return _columns(raw, list(filter(_sound, entries)), len(held))
+
+
+def _columns(raw: dict[str, Any], entries: list[dict[str, Any]], held: int) -> tuple[Header, Columns]:
     header: Header = {
         "version": _text(raw.get("version")),
         "config": _config(raw.get("pg_config")),
         "status": _status(raw.get("pg_status")),
-        "bad_entries": len(held) - len(entries),
+        "bad_entries": held - len(entries),
         "rank": raw["rank"] if isinstance(raw.get("rank"), int) else None,
     }
     try:
@@ -146,6 +153,13 @@ def columns_of(raw: dict[str, Any]) -> tuple[Header, Columns]:
     header["local"] = local
     header["oldest"] = min(record, default=0)
     return header, columns
+
+
+def _sound(e: dict[str, Any]) -> bool:
+    """Are the fields that are looked up in tables plain values?"""
+    group = e.get("process_group")
+    plain = [*(e.get(f) for f in ("state", "retired", "is_p2p", "pg_id")), *(group if isinstance(group, list | tuple) else (group,))]
+    return all(isinstance(x, str | int | float | None) for x in plain)
 
 
 class _Flags(dict[tuple[Any, Any, Any], int]):

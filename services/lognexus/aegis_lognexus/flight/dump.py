@@ -69,7 +69,7 @@ def from_parts(rank: int, header: Header, columns: Mapping[str, Any], interned: 
     share = {} if interned is None else interned
     n = len(columns["seq"])
     status = {k: (v[0], v[1], v[2]) for k, v in header["status"].items()}
-    note = f"{header['bad_entries']} entries are no dictionaries" if header["bad_entries"] else ""
+    note = f"{header['bad_entries']} entries are none" if header["bad_entries"] else ""
     return Dump(
         rank=rank,
         state=OK if n else EMPTY,
