@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from aegis_lognexus.flight import analyze, broken, from_mapping, read_folder, synthetic
+from aegis_lognexus.flight import analyze, broken, explain, from_mapping, read_folder, synthetic
 from aegis_lognexus.flight.dump import TRUNCATED, Dump
 from flight_jobs import call, job
 
@@ -256,6 +256,20 @@ def test_any_part_of_a_healthy_set_accuses_nobody_with_certainty() -> None:
     for _ in range(20):
         kept = {r: d for r, d in dumps.items() if rng.random() < 0.6}
         assert analyze(kept).culprits == ()
+
+
+def test_a_number_far_off_is_no_rank_of_the_job_and_makes_none() -> None:
+    dumps = job({r: [*STEPS, _open()] if r != 1 else list(STEPS) for r in range(4)}, told=False)
+    lost = {r: dataclasses.replace(d, config={}) for r, d in dumps.items()}
+    report = analyze(lost | {999_999: broken(999_999, TRUNCATED, "cut off")})
+    assert set(report.roles) == {0, 1, 2, 3, 999_999}
+
+
+def test_a_world_of_a_hundred_thousand_ranks_is_told_in_a_page() -> None:
+    dumps = job({r: [*STEPS, _open()] for r in range(3)}, {"0": list(range(100_000))})
+    found = explain(dumps)
+    assert len(found.text(matrix=True)) < 50_000 and len(found.html("x")) < 500_000
+    assert found.report.confidence == "low"
 
 
 def test_the_order_of_dumps_does_not_matter() -> None:

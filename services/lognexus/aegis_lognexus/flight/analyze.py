@@ -350,8 +350,9 @@ def _slow(table: Table, found: list[tuple[Group, dict[int, float]]], how: str) -
 
 def _roles(table: Table, waits: Waits, found: Report) -> dict[int, tuple[str, int, str, str]]:
     roles: dict[int, tuple[str, int, str, str]] = {}
+    culprits, slow = set(found.culprits), set(found.slow)
     for rank in table.world:
-        role = "culprit" if rank in found.culprits else "slow" if rank in found.slow else ""
+        role = "culprit" if rank in culprits else "slow" if rank in slow else ""
         dump = table.dumps.get(rank)
         if dump is None or not dump.readable:
             roles[rank] = ("", -1, "no dump" if dump is None else dump.state, role)

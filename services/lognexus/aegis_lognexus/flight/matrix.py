@@ -45,11 +45,11 @@ def _shown_ranks(table: Table, report: Report) -> list[int]:
     """All ranks of a small job; of a large one the culprits, who waits for them, and a sample of the rest."""
     if len(table.world) <= MAX_ROWS:
         return list(table.world)
-    first = [r for r in table.world if r in report.culprits or r in report.slow]
+    first = sorted({*report.culprits, *report.slow} & set(table.world))
     groups = {g for r in first[:4] for g in range(len(table.groups)) if table.groups[g].row(r) >= 0 and len(table.groups[g].rows) <= MAX_ROWS}
     near = {int(r) for g in groups for r in table.groups[g].rows}
     rest = [r for r in table.world if r not in near]
-    return [*first, *sorted(near - set(first)), *rest][:MAX_ROWS]
+    return list(dict.fromkeys([*first, *sorted(near), *rest]))[:MAX_ROWS]
 
 
 def table_text(table: Table, report: Report) -> str:
@@ -65,8 +65,7 @@ def table_text(table: Table, report: Report) -> str:
             run = []
         run.append(rank)
     if len(rows) > MAX_ROWS:
-        marked = [r for r in rows[1:] if r[4] in ("culprit", "slow")]
-        rows = [rows[0], *(marked + [r for r in rows[1:] if r not in marked])[:MAX_ROWS]]
+        rows = [rows[0], *sorted(rows[1:], key=lambda r: r[4] not in ("culprit", "slow"))[:MAX_ROWS]]
     widths = [max(len(r[i]) for r in rows) for i in range(5)]
     return "\n".join("  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in rows)
 
@@ -80,10 +79,10 @@ def _groups(table: Table) -> list[Group]:
 def matrix_text(table: Table, report: Report) -> str:
     """One block per group: a line per rank, a character per operation (. completed, r started, s scheduled, blank not entered)."""
     blocks = ["matrix: . completed   r started   s scheduled   blank not entered   ? no dump"]
+    shown = set(_shown_ranks(table, report))
     for g in _groups(table)[:16]:
         last = min(LAST, g.state.shape[1])
         blocks.append(f"{safe(g.title)}  seq {g.base + g.state.shape[1] - last} .. {g.base + g.state.shape[1] - 1}")
-        shown = set(_shown_ranks(table, report))
         for row, rank in enumerate(g.rows.tolist()):
             if rank not in shown:
                 continue

@@ -24,6 +24,7 @@ UNKNOWN = -1
 MAX_CELLS = 64_000_000  # of all groups together; about 1 GB
 MAX_COLUMNS = 200_000
 MAX_WORLD = 200_000
+SPARSE = 64  # ranks for each dump that is there, where nothing tells how many there are
 # One member can finish these before another has joined; every other collective needs all members.
 _ONE_SIDED = frozenset({"send", "recv", "broadcast", "broadcastoop", "reduce", "reduceoop", "scatter", "gather", "coalesced", ""})
 
@@ -163,7 +164,7 @@ def _world(dumps: Mapping[int, Dump]) -> tuple[int, ...]:
     told: set[int] = set()
     for text in {ranks for d in dumps.values() for _, ranks in d.config.values()}:
         told.update(parse_ranks(text))
-    if not told and dumps:
+    if not told and dumps and max(dumps) < SPARSE * len(dumps) + SPARSE:  # a number further off is no rank of this job
         told.update(range(min(max(dumps) + 1, MAX_WORLD)))
     return tuple(sorted(told | set(dumps)))
 
