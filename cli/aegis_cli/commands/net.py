@@ -76,13 +76,15 @@ def register(app: typer.Typer) -> None:
         seed: Annotated[int, typer.Option("--seed", help="Of placement, hashes and bad links.")] = 0,
         window: Annotated[int, typer.Option("--window", metavar="PACKETS", help="What a lost packet makes the transport send again.")] = 64,
         mtu: Annotated[int, typer.Option("--mtu", metavar="OCTETS", help="Size of a packet.")] = 4096,
-        gbps: Annotated[float, typer.Option("--link-gbps", help="Rate of a link.")] = 200.0,
+        gbps: Annotated[float, typer.Option("--link-gbps", help="Rate of a link, in Gbit/s.")] = 200.0,
         svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Also draw all routings.", show_default=False)] = None,
     ) -> None:
         """What a bad link costs, and what jobs take from each other, under static and adaptive routing: bandwidths from a model of a fat-tree."""
         model = core("aegis_netmon.sim.experiment", "aegis net sim")
         report = core("aegis_netmon.sim.report", "aegis net sim")
         switch = core("aegis_netmon.sim.routes", "aegis net sim").Adaptive(stale, spreading)
+        if (stale or spreading) and routing != "adaptive":
+            raise CliError("E107", "--stale and --spreading are of an adaptive switch", hint="--routing adaptive", exit=2)
         chosen = {
             "gpus": gpus or (groups * GROUP if groups > 1 else GPUS),
             "groups": groups,

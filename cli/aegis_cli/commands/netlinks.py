@@ -64,7 +64,7 @@ LIST = [
     Column("FLAPS", lambda link: link.flaps or ""),
     Column("JOBS", jobs),
     Column("LOOK-AT", lambda link: link.suspect),
-    Column("GB/S", lambda link: f"{link.gbps:g}" if link.gbps else "", wide=True),
+    Column("GBPS", lambda link: f"{link.gbps:g}" if link.gbps else "", wide=True),
     Column("SEEN-BY", lambda link: ",".join(link.seen), wide=True),
 ]
 TOP = [

@@ -53,7 +53,8 @@ def read(file: str) -> dict[tuple[str, str], float]:
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise CliError("E107", f"{file}: {error}", exit=2) from None
+        what = (error.strerror if isinstance(error, OSError) else None) or error
+        raise CliError("E107", f"{file}: {what}", exit=2) from None
     found: dict[tuple[str, str], float] = {}
     for n, line in enumerate(text.split("\n")[:MOST], 1):
         words = line.partition("#")[0].replace(",", " ").split()

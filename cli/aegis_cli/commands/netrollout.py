@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,6 +25,7 @@ ROWS = [
     Column("QUANTITY", lambda row: row.name),
     Column("BEFORE", lambda row: None if row.before is None else f"{row.before:.3g}"),
     Column("AFTER", lambda row: None if row.after is None else f"{row.after:.3g}"),
+    Column("UNIT", lambda row: row.unit),
     Column("VERDICT", lambda row: row.verdict),
 ]
 MEANS = {"go": "go on to the next pod", "back": "turn it off again", "wait": "wait"}
@@ -38,9 +40,12 @@ def register(group: typer.Typer) -> None:
         *,
         nodes: Annotated[str, typer.Option("--nodes", metavar="N1,N2", help="Nodes of the pod (all).")] = "",
         bandwidth: Annotated[
-            float | None, typer.Option("--bandwidth", metavar="GBPS", help="Measured, by all_reduce_perf.", show_default=False)
+            float | None,
+            typer.Option("--bandwidth", metavar="GBPS", help="Measured, in Gbit/s: 8 times the GB/s of all_reduce_perf.", show_default=False),
         ] = None,
-        latency: Annotated[float | None, typer.Option("--latency", metavar="US", help="Of small messages, measured.", show_default=False)] = None,
+        latency: Annotated[
+            float | None, typer.Option("--latency", metavar="US", help="Of small messages, measured, in microseconds.", show_default=False)
+        ] = None,
     ) -> None:
         """What the ports of a pod counted in the last minutes, to be compared by `aegis net rollout`: `aegis net sample --json > before.json`."""
         wanted = tuple(filter(None, (name.strip() for name in nodes.split(","))))
@@ -104,6 +109,7 @@ def read(model: Any, path: Path) -> Any:
         raise CliError("E107", f"{path}: no sample", hint="aegis net sample --json > before.json", exit=2)
     counts = {key: body.get(key, 0) for key in ("packets", "retransmits", "drops", "bits", "bitErrors")}
     measured = [body.get(key) for key in ("bandwidthGbps", "latencyUs")]
-    if not all(isinstance(n, int | float) for n in counts.values()) or not all(n is None or isinstance(n, int | float) for n in measured):
-        raise CliError("E107", f"{path}: a count is no number", exit=2)
+    for value in (*counts.values(), *(n for n in measured if n is not None)):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+            raise CliError("E107", f"{path}: a count is no number from 0 up: {value!r}", exit=2)
     return model.Sample(*counts.values(), *measured)

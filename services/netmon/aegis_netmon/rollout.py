@@ -46,6 +46,7 @@ class Row(msgspec.Struct, frozen=True):
     before: float | None
     after: float | None
     verdict: Literal["better", "worse", "same", "unknown"]
+    unit: str = ""
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -70,14 +71,14 @@ def counted(name: str, before: tuple[int, float], after: tuple[int, float]) -> R
     return Row(name, one.value, other.value, verdict)
 
 
-def measured(name: str, before: float | None, after: float | None, slack: float, *, more_is_better: bool) -> Row:
+def measured(name: str, before: float | None, after: float | None, slack: float, unit: str, *, more_is_better: bool) -> Row:
     """Measured values, compared with what is noise."""
     if not before or after is None:
-        return Row(name, before, after, "unknown")
+        return Row(name, before, after, "unknown", unit)
     change = after / before - 1
     if abs(change) <= slack:
-        return Row(name, before, after, "same")
-    return Row(name, before, after, "better" if (change > 0) == more_is_better else "worse")
+        return Row(name, before, after, "same", unit)
+    return Row(name, before, after, "better" if (change > 0) == more_is_better else "worse", unit)
 
 
 def judge(before: Sample, after: Sample) -> Decision:
@@ -86,8 +87,8 @@ def judge(before: Sample, after: Sample) -> Decision:
         counted("retransmits per packet", (before.retransmits, before.packets), (after.retransmits, after.packets)),
         counted("drops per packet", (before.drops, before.packets), (after.drops, after.packets)),
         counted("bit error rate", (before.bit_errors, before.bits), (after.bit_errors, after.bits)),
-        measured("bandwidth", before.bandwidth_gbps, after.bandwidth_gbps, SLACK, more_is_better=True),
-        measured("latency of small messages", before.latency_us, after.latency_us, LATENCY_SLACK, more_is_better=False),
+        measured("bandwidth", before.bandwidth_gbps, after.bandwidth_gbps, SLACK, "Gbit/s", more_is_better=True),
+        measured("latency of small messages", before.latency_us, after.latency_us, LATENCY_SLACK, "us", more_is_better=False),
     )
     by: Mapping[str, Row] = {row.name: row for row in rows}
     if by["bandwidth"].verdict == "unknown":
@@ -95,6 +96,9 @@ def judge(before: Sample, after: Sample) -> Decision:
     worse = [row.name for row in rows if row.verdict == "worse" and row.name != "bit error rate"]
     if worse:
         return Decision("back", f"worse: {', '.join(worse)}", rows)
+    uncounted = [name for name in ("retransmits per packet", "drops per packet") if by[name].verdict == "unknown"]
+    if uncounted:
+        return Decision("wait", f"not counted before and after: {', '.join(uncounted)}", rows)
     if by["bit error rate"].verdict == "worse":
         return Decision("wait", "the bit error rate rose: that is a link, not the routing; mend it first", rows)
     better = [row.name for row in rows if row.verdict == "better"]

@@ -92,6 +92,9 @@ def test_a_wrong_setup_is_a_usage_error_in_one_line(tmp_path: Path) -> None:
     assert wrong.returncode == 2
     assert wrong.stderr.startswith("E107 12 GPUs")
     assert cli("sim", "--svg", str(tmp_path / "no" / "x.svg"), "--gpus", "256").returncode == 2
+    assert cli("sim", "--gpus", "256", "--slow-ports", "257").stderr.startswith("E107 257 slow ports: the hosts have 256 NICs")
+    ignored = cli("sim", "--gpus", "256", "--stale", "0.5")
+    assert (ignored.returncode, ignored.stdout) == (2, "") and "--routing adaptive" in ignored.stderr
 
 
 def test_the_agent_reads_stdin_and_loads_neither_bus_nor_numpy() -> None:
@@ -115,6 +118,7 @@ def test_pairs_name_the_slow_node_or_the_way_and_say_what_to_measure(tmp_path: P
     assert json.loads(cli("pairs", str(file), "--json").stdout)["routes"] == [["1", "2"]]
     file.write_text("1 2 24\n1 3 24\n2 3 23\n")
     assert cli("pairs", str(file)).returncode == 0
+    assert cli("pairs", str(tmp_path / "none")).stderr == f"E107 {tmp_path / 'none'}: No such file or directory\n"
     for wrong in ("n1 n2\n", "n1 n2 fast\n", "n1 n1 3\n", "n1 n2 nan\n", ""):
         file.write_text(wrong)
         assert cli("pairs", str(file)).returncode == 2
@@ -127,3 +131,18 @@ def test_a_rollout_begins_with_the_pod_on_which_least_depends(tmp_path: Path) ->
     assert cli("rollout").returncode == 2
     file.write_text('[{"name": "p1"}]')
     assert cli("rollout", "--pods", str(file)).returncode == 2
+
+
+def test_a_rollout_tells_units_and_takes_no_sample_that_cannot_be(tmp_path: Path) -> None:
+    file = tmp_path / "sample.json"
+    sample: dict[str, object] = {"kind": "NetSample", "packets": 10**9, "bits": 10**15, "bandwidthGbps": 350, "latencyUs": 5}
+
+    def compared(**other: object) -> Answer:
+        file.write_text(json.dumps({**sample, **other}))
+        return cli("rollout", str(file), str(file))
+
+    rows = {" ".join(line.split()[:-4]): line.split()[-2] for line in compared().stdout.split("\n") if line.endswith("same")}
+    assert (rows["bandwidth"], rows["latency of small messages"]) == ("Gbit/s", "us")
+    for wrong in ({"packets": -5}, {"bandwidthGbps": float("nan")}, {"drops": True}, {"latencyUs": "5"}):
+        answer = compared(**wrong)
+        assert (answer.returncode, answer.stdout) == (2, ""), wrong

@@ -99,6 +99,8 @@ BEFORE = Sample(1e9, 10_000, 5_000, 1e15, 0, 800.0, 5.0)
         ({"retransmits": 20_000}, "back"),
         ({"bit_errors": 900}, "wait"),
         ({"bandwidth_gbps": None}, "wait"),
+        ({"packets": 0, "retransmits": 0, "drops": 0}, "wait"),
+        ({"packets": 0, "bandwidth_gbps": 700.0}, "back"),
     ],
 )
 def test_a_rollout_goes_on_waits_or_goes_back_by_what_was_counted(change: dict[str, float], step: str) -> None:

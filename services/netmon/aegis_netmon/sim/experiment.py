@@ -97,6 +97,9 @@ def check(setup: Setup) -> None:
     if setup.mtu < 1 or setup.window < 1 or setup.bad_links < 0 or setup.slow_ports < 0 or setup.seed < 0:
         raise ValueError("mtu and window must be at least 1; bad links, slow ports and seed at least 0")
     setup.shape.check()
+    ports = setup.shape.hosts * setup.shape.nics
+    if setup.slow_ports > ports:
+        raise ValueError(f"{setup.slow_ports} slow ports: the hosts have {ports} NICs")
 
 
 def run(setup: Setup) -> Result:
@@ -167,7 +170,7 @@ def bandwidths(setup: Setup, shape: Shape, traffic: routes.Flows, loss: Floats) 
     capacity = np.full(shape.links, shape.gbps)
     if setup.slow_ports:
         ports = shape.hosts * shape.nics
-        slow = np.random.default_rng([setup.seed, 4]).choice(ports, min(setup.slow_ports, ports), replace=False)
+        slow = np.random.default_rng([setup.seed, 4]).choice(ports, setup.slow_ports, replace=False)
         capacity[ports + slow] /= 2
     if setup.routing == "adaptive" and setup.switch.spreading:
         capacity = congested(shape, shares, capacity, setup.switch.spreading)

@@ -57,5 +57,5 @@ def words(result: Result) -> str:
         shown = " ".join(map(str, group.hosts[:16])) + (" ..." if len(group.hosts) > 16 else "")
         lines.append(f"  group {group.group:<4} {group.bandwidth_gbps:7.0f} Gbit/s   hosts {shown}")
     if len(result.groups) > GROUPS_SHOWN:
-        lines.append(f"  ... {len(result.groups) - GROUPS_SHOWN} more, better ones")
+        lines.append(f"  ... {len(result.groups) - GROUPS_SHOWN} more, none worse")
     return "\n".join(lines)
