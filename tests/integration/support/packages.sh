@@ -8,7 +8,7 @@ PACKAGES=(
   ibsim-utils opensm infiniband-diags
   slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge
   prometheus prometheus-node-exporter
-  podman runc netavark aardvark-dns fuse-overlayfs catatonit iptables binutils
+  iptables
 )
 missing=()
 for p in "${PACKAGES[@]}"; do
