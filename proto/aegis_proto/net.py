@@ -12,6 +12,8 @@ Reads and writes nothing. Which node tells is said by the subject, never by the 
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from aegis_proto import WIRE_VERSION
@@ -20,6 +22,10 @@ from aegis_proto.messages import Number
 SERVICE = "netmon"
 ABSENT = -1
 """In `PortCounts.values`: this port has no such counter."""
+NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+"""Of a device or a counter, whole. Others are not told: they would cost the message."""
+MOST_PORTS, MOST_NAMES = 256, 256
+"""Of a message."""
 
 
 class Optics(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -58,7 +64,7 @@ class PortCounts(msgspec.Struct, frozen=True, array_like=True):
 
 class NodePorts(msgspec.Struct, frozen=True, omit_defaults=True):
     """All ports of a node at one poll, whole. `names`: counters in the names of sysfs. `booted`: when the machine started, ms. `settings`: NCCL's of
-    the jobs that run here, by job: nothing else of their environment."""
+    the jobs that run here, by job: nothing else of their environment. `excluded`: devices that are there and are not opened."""
 
     boot: str
     at: Number
@@ -67,6 +73,7 @@ class NodePorts(msgspec.Struct, frozen=True, omit_defaults=True):
     booted: Number = 0
     every: float = 10.0  # seconds between polls
     settings: dict[str, dict[str, str]] = {}
+    excluded: tuple[str, ...] = ()
     v: int = WIRE_VERSION
 
 

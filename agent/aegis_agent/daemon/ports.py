@@ -25,7 +25,7 @@ from aegis_parsers.ib.live import ROOT, Noise, PortReading, Reader
 from aegis_parsers.schema import Item, Parsed
 from aegis_proto import subjects
 from aegis_proto.messages import encode
-from aegis_proto.net import ABSENT, NodePorts, Optics, PortCounts
+from aegis_proto.net import ABSENT, MOST_NAMES, MOST_PORTS, NAME, NodePorts, Optics, PortCounts
 
 from aegis_agent.checks import kernellog
 from aegis_agent.handover import now_ms
@@ -202,9 +202,12 @@ def message(
     booted: int = 0,
     every: float = 10.0,
     settings: dict[str, dict[str, str]] | None = None,
+    excluded: Sequence[str] = (),
 ) -> NodePorts:
-    """All ports of a node as they are told."""
-    names = sorted({name for port in ports for name in port.counters})
+    """All ports of a node as they are told: those whose names can be told, of more than fit those of the devices that came first."""
+    fit = sorted((port for port in ports if NAME.fullmatch(port.device) and port.port < 256), key=lambda port: (len(port.device), port.device))
+    ports = sorted(fit[:MOST_PORTS], key=lambda port: (port.device, port.port))
+    names = sorted({name for port in ports for name in port.counters if NAME.fullmatch(name)})[:MOST_NAMES]
     rows = tuple(
         PortCounts(
             port.device,
@@ -221,7 +224,7 @@ def message(
         )
         for port in ports
     )
-    return NodePorts(boot, at, tuple(names), rows, booted, every, settings or {})
+    return NodePorts(boot, at, tuple(names), rows, booted, every, settings or {}, tuple(excluded)[:MOST_PORTS])
 
 
 class _Spec(msgspec.Struct):
@@ -264,7 +267,7 @@ class Telling:
         self._ports, self._mlxlink = Ports(settings), Mlxlink(settings.mlxlink)
         self._booted = booted_ms()
         self._log = kernellog.Tail(settings.kernel_log if settings.every > 0 else "")
-        self._refused = False
+        self._refused = self._cut = False
 
     async def run(self, bus: Bus) -> None:
         loop = asyncio.get_running_loop()
@@ -294,7 +297,12 @@ class Telling:
         ports = self._ports.read()
         self._ports.listen(self._log.lines())
         found = self._mlxlink.take(ports, time.monotonic())
-        return message(self._boot, now_ms(), ports, found, booted=self._booted, every=self._settings.every, settings=self._jobs())
+        left = self._ports.reader.excluded()
+        made = message(self._boot, now_ms(), ports, found, booted=self._booted, every=self._settings.every, settings=self._jobs(), excluded=left)
+        if len(made.ports) < len(ports) and not self._cut:
+            log.warning("some ports of this node are not told", told=len(made.ports), there=len(ports))
+        self._cut = len(made.ports) < len(ports)
+        return made
 
 
 async def in_thread(work: Callable[[], T]) -> T:

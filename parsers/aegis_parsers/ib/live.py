@@ -58,7 +58,14 @@ class Reader:
 
     def devices(self) -> list[str]:
         """Devices that are not excluded."""
-        return [device for device in names(self.root) if not any(fnmatch.fnmatch(device, pattern) for pattern in self.exclude)]
+        return [device for device in names(self.root) if not self._left_out(device)]
+
+    def excluded(self) -> list[str]:
+        """Devices that are there and are excluded; nothing of them is opened."""
+        return [device for device in names(self.root) if self._left_out(device)]
+
+    def _left_out(self, device: str) -> bool:
+        return any(fnmatch.fnmatch(device, pattern) for pattern in self.exclude)
 
     def ports(self, device: str) -> list[PortReading]:
         """Every port of one device."""

@@ -13,7 +13,7 @@ import msgspec
 from aegis_parsers.ib import counters
 from aegis_parsers.schema import Item, Parsed
 
-from aegis_netmon.series import Poll
+from aegis_netmon.series import MOST, Poll
 from aegis_netmon.topology import End, Fabric, build, guid
 
 ZEROES = {row.name: 0 for row in counters.table().values() if row.perfquery and row.kind != "traffic" and row.name != "port_xmit_wait"}
@@ -95,7 +95,7 @@ def end_of(item: Item, names: Mapping[str, str]) -> End:
 
 def counts(item: Item) -> dict[str, int | None]:
     found = item.get("counters")
-    return {name: value for name, value in found.items() if isinstance(value, int)} if isinstance(found, dict) else {}
+    return {name: value for name, value in found.items() if isinstance(value, int) and value <= MOST} if isinstance(found, dict) else {}
 
 
 def of_perfquery(at: float, classic: Parsed | None, extended: Parsed | None, guids: Mapping[int, str]) -> list[Poll]:

@@ -18,12 +18,14 @@ KEPT = 64
 
 
 class Dip(msgspec.Struct, frozen=True):
-    """Down from `start` to `end` (None: still). `seen`: by its state; else only link_downed rose. `downs`: how often it went down."""
+    """Down from `start` to `end` (None: still). `seen`: by its state; else only link_downed rose. `downs`: how often it went down, more than once
+    since `back`, when it had come back for the first time: only changes soon after that are the same dip, or a link that never rests has one."""
 
     start: float
     end: float | None = None
     seen: bool = True
     downs: int = 1
+    back: float | None = None
 
 
 class History(msgspec.Struct, frozen=True):
@@ -64,8 +66,10 @@ def observe(old: History, at: float, up: bool | None, downed: int = 0, *, boot: 
 
 def _begin(dips: tuple[Dip, ...], new: Dip, limits: Flap) -> tuple[Dip, ...]:
     last = dips[-1] if dips else None
-    if last is not None and new.start - (last.start if last.end is None else last.end) <= limits.merge_s:
-        return (*dips[:-1], Dip(last.start, new.end, last.seen or new.seen, last.downs + new.downs))
+    if last is not None:
+        back = last.back if last.back is not None else last.start if last.end is None else last.end
+        if new.start - back <= limits.merge_s:
+            return (*dips[:-1], Dip(last.start, new.end, last.seen or new.seen, last.downs + new.downs, back))
     return (*dips, new)
 
 
@@ -77,6 +81,12 @@ def insert(old: History, dip: Dip, limits: Flap | None = None) -> History:
         return old
     dips = tuple(sorted((*old.dips, dip), key=lambda one: one.start))
     return History(old.up, dips[-KEPT:], old.boot, old.at)
+
+
+def moved(old: History, by: float) -> History:
+    """The same in another clock, which is so many seconds ahead."""
+    dips = tuple(Dip(dip.start + by, None if dip.end is None else dip.end + by, dip.seen, dip.downs) for dip in old.dips)
+    return History(old.up, dips, old.boot, old.at + by)
 
 
 def judge(history: History, now: float, limits: Flap | None = None) -> FlapVerdict:

@@ -20,6 +20,9 @@ from aegis_netmon.series import Port, Step
 State = Literal["healthy", "unproven", "watch", "degraded", "flapping", "down", "unknown"]
 """unproven: nothing wrong seen, and too few bits to call it good. degraded: a job on it suffers. The order is that of alarm."""
 
+LEAST_EVENTS = 2
+"""A rate has at least so many: one error on a quiet link raises nothing, however little it carried."""
+
 
 class Finding(msgspec.Struct, frozen=True):
     """`code` is stable; `story` is what the counter did, in a sentence with its numbers; `source`: whose limit."""
@@ -140,7 +143,7 @@ def of_row(row: CounterLimit, port: Port, gbps: float | None, limits: Limits) ->
     if row.steady and sum(row.name in step.counts for step in steps) < rates.LEAST_STEPS:
         return
     found = rate_of(row, steps, gbps)
-    if found is None:
+    if found is None or found.events < LEAST_EVENTS:
         return
     per = row.per.replace("_", " ").removesuffix("s")
     story = f"{words}: {found.value:.2g} per {per}, at least {found.low:.2g}"
@@ -166,9 +169,18 @@ def symbol_ber(port: Port, gbps: float | None, limits: Limits) -> ber.BerVerdict
         return ber.BerVerdict("unknown")
     total = port.total.seconds * gbps * 1e9 if gbps else float(port.total.rcv_bits)
     recent = sum(step.seconds for step in port.steps) * gbps * 1e9 if gbps else float(sum(step.rcv_bits or 0 for step in port.steps))
-    whole = ber.judge(port.counts.get("symbol_error", 0), total, limits.ber)
-    window = ber.judge(sum(step.counts.get("symbol_error", 0) for step in port.steps if step.counts), recent, limits.ber)
+    whole = proved(ber.judge(port.counts.get("symbol_error", 0), total, limits.ber), limits)
+    window = proved(ber.judge(sum(step.counts.get("symbol_error", 0) for step in port.steps if step.counts), recent, limits.ber), limits)
     return window if BAD_FIRST.index(window.state) < min(2, BAD_FIRST.index(whole.state)) else whole
+
+
+def proved(verdict: ber.BerVerdict, limits: Limits) -> ber.BerVerdict:
+    """A single error is no rate: among thousands of ports some have theirs in the first seconds that are seen."""
+    if verdict.errors is None or verdict.errors >= LEAST_EVENTS or verdict.state not in ("bad", "watch"):
+        return verdict
+    return msgspec.structs.replace(
+        verdict, state="not_enough_bits", bits_needed=(verdict.high or 0.0) * verdict.bits / limits.ber.watch - verdict.bits
+    )
 
 
 BAD_FIRST = ("bad", "watch", "not_enough_bits", "unknown", "good")

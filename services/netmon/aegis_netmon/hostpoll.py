@@ -9,19 +9,17 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from aegis_parsers.schema import Item
+import msgspec
+from aegis_parsers.schema import Item, clip
 from aegis_proto.messages import BadMessage
-from aegis_proto.net import ABSENT, NodePorts, Optics, PortCounts
+from aegis_proto.net import ABSENT, MOST_NAMES, MOST_PORTS, NAME, NodePorts, Optics, PortCounts
 
 from aegis_netmon.expected import Seen
-from aegis_netmon.series import Poll
+from aegis_netmon.series import MOST, Poll
 
 NOT_COUNTS = frozenset({"lifespan"})
 """Files among the counters that hold a setting."""
 GUID = re.compile(r"[0-9a-f]{16}")
-NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-MOST_PORTS, MOST_NAMES = 256, 256
-MOST_COUNT = 2**63 - 1
 MOST_GBPS, MOST_MINUTES = 1e5, 1e8
 
 
@@ -45,6 +43,7 @@ class NodePoll(NamedTuple):
     booted: float | None
     ports: tuple[PortPoll, ...]
     settings: Mapping[str, Mapping[str, str]] = {}
+    excluded: frozenset[str] = frozenset()
 
 
 def read(node: str, at: float, told: NodePorts) -> NodePoll:
@@ -57,7 +56,8 @@ def read(node: str, at: float, told: NodePorts) -> NodePoll:
         if not NAME.fullmatch(name):
             raise BadMessage(f"{node}: no name of a counter: {name[:80]!r}")
     booted = at - (told.at - told.booted) / 1000 if told.booted and told.booted <= told.at else None
-    return NodePoll(node, at, max(1.0, min(told.every, 3600.0)), booted, tuple(port_of(node, at, told, port) for port in told.ports), told.settings)
+    ports = tuple(port_of(node, at, told, port) for port in told.ports)
+    return NodePoll(node, at, max(1.0, min(told.every, 3600.0)), booted, ports, told.settings, frozenset(told.excluded))
 
 
 def port_of(node: str, at: float, told: NodePorts, port: PortCounts) -> PortPoll:
@@ -66,26 +66,27 @@ def port_of(node: str, at: float, told: NodePorts, port: PortCounts) -> PortPoll
     if port.values and len(port.values) != len(told.names):
         raise BadMessage(f"{node} {port.device}: {len(port.values)} values of {len(told.names)} counters")
     values = {name: value for name, value in zip(told.names, port.values, strict=False) if value != ABSENT and name not in NOT_COUNTS}
-    if any(value is not None and not 0 <= value <= MOST_COUNT for value in values.values()):
-        raise BadMessage(f"{node} {port.device}: a count below zero or above {MOST_COUNT}")
-    if not numbers_fit(port):
+    if any(value is not None and not 0 <= value <= MOST for value in values.values()):
+        raise BadMessage(f"{node} {port.device}: a count below zero or above {MOST}")
+    if not 0 <= (port.gbps or 0) <= MOST_GBPS:
         raise BadMessage(f"{node} {port.device}: numbers that no port has")
     poll = Poll(port.guid or f"{node}/{port.device}", port.port, at, values, f"{told.boot}.{port.load}") if values else None
-    seen = Seen(node, port.device, port.port, up(port.state), port.layer, port.gbps)
-    return PortPoll(seen, poll, port.guid, port.note, port.optics, port.firmware)
+    seen = Seen(node, port.device, port.port, up(port.state), clip(port.layer), port.gbps)
+    fits = port.optics is None or numbers_fit(port.optics)
+    note = clip(port.note) or ("" if fits else "mlxlink says numbers of it that no port has")
+    optics = msgspec.structs.replace(port.optics, findings=tuple(map(clip, port.optics.findings[:8]))) if port.optics is not None and fits else None
+    return PortPoll(seen, poll, port.guid, note, optics, clip(port.firmware))
 
 
-def numbers_fit(port: PortCounts) -> bool:
+def numbers_fit(optics: Optics) -> bool:
     """Rates, times and bit error rates that can be: what is computed with them stays a number."""
-    optics = port.optics or Optics()
     shares = (optics.rawBer, optics.effectiveBer, optics.symbolBer)
     counts = (optics.effectiveErrors, optics.symbolErrors, *optics.lanes, *optics.fec.values())
     return (
-        0 <= (port.gbps or 0) <= MOST_GBPS
-        and 0 <= (optics.gbps or 0) <= MOST_GBPS
+        0 <= (optics.gbps or 0) <= MOST_GBPS
         and 0 <= (optics.minutes or 0) <= MOST_MINUTES
         and all(share is None or 0 <= share <= 1 for share in shares)
-        and all(count is None or 0 <= count <= MOST_COUNT for count in counts)
+        and all(count is None or 0 <= count <= MOST for count in counts)
         and len(optics.lanes) <= 64
         and (optics.lastBin is None or 0 < optics.lastBin < 64)
         and all(key.isascii() and key.isdigit() and len(key) <= 3 for key in optics.fec)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
-from aegis_proto.net import Optics
+from aegis_proto.net import MOST_PORTS, Optics
 
 from aegis_netmon import expected, flaps, health, hostpoll
 from aegis_netmon.expected import Expected, Missing, Seen
@@ -22,6 +22,8 @@ from aegis_netmon.series import Poll, Port, observe
 SILENT_POLLS = 3.5
 """Polls without a word after which a node is silent."""
 RAW_KEPT = 64
+SET_BACK = 60.0
+"""Seconds that a poll is older than the one before it, from which on the clock of the bus was set back."""
 DOWNED = ("link_downed", "carrier_down")
 
 
@@ -80,19 +82,27 @@ class Hosts:
             if port is None:
                 port = self.ports[key] = HostPort(one.seen, one.guid)
                 known.add(key)
+            elif poll.at < port.at - SET_BACK:
+                begin_anew(port, poll.at)
             elif poll.at <= port.at:
                 continue
             self._took(port, one, poll)
             touched.append(port)
         self.sort(poll.node)
-        listed = {(poll.node, one.seen.device, one.seen.port) for one in poll.ports}
-        for key in known - listed:
+        gone = sorted(known - {(poll.node, one.seen.device, one.seen.port) for one in poll.ports})
+        unread = {one.seen.device: one.note for one in poll.ports if one.note and one.seen.up is None and one.poll is None}
+        for key in gone:
             port = self.ports[key]
-            if port.booted is not None and poll.booted is not None and abs(port.booted - poll.booted) > 60:
-                self.forget(key)  # another boot: the machine may have been changed
-            elif poll.at > port.at:
-                why = "not there any more" if port.was_up else "not there"
-                self._took(port, PortPoll(msgspec.structs.replace(port.seen, up=False), None, port.guid, why, None, ""), poll)
+            another = port.booted is not None and poll.booted is not None and abs(port.booted - poll.booted) > 60
+            if another or key[1] in poll.excluded or len(known) > 2 * MOST_PORTS:
+                self.forget(key)  # another boot: the machine may have been changed; or it is to be left alone; or no machine has so many
+                continue
+            if poll.at < port.at - SET_BACK:
+                begin_anew(port, poll.at)
+            if poll.at > port.at:
+                why = unread.get(key[1]) or ("not there any more" if port.was_up else "not there")
+                seen = msgspec.structs.replace(port.seen, up=None if key[1] in unread else False)
+                self._took(port, PortPoll(seen, None, port.guid, why, None, ""), poll)
                 touched.append(port)
         return touched
 
@@ -203,6 +213,11 @@ class Hosts:
     def unread(self) -> Iterator[str]:
         """Ports that are not read, with the reason."""
         return (f"{port.name}: {port.note}" for _, port in sorted(self.ports.items()) if port.note)
+
+
+def begin_anew(port: HostPort, at: float) -> None:
+    """The clock of the bus was set back: its counters begin anew, and its dips are as long ago as they were."""
+    port.port, port.flap, port.at = None, flaps.moved(port.flap, at - port.at), at - port.every
 
 
 def slow_by(row: Missing | None) -> Slow | None:

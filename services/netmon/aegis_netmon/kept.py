@@ -82,7 +82,8 @@ def give_back(kept: Kept, hosts: Hosts) -> None:
         key = (row.seen.node, row.seen.device, row.seen.port)
         hosts.ports[key] = port
         hosts.of_node.setdefault(row.seen.node, set()).add(key)
-        if row.guid:
+        owner = hosts.by_guid.get((row.guid, row.seen.port))
+        if row.guid and (owner is None or owner.silent(port.at)):
             hosts.by_guid[row.guid, row.seen.port] = port
         hosts.judge(port, row.at)
     for node in hosts.of_node:

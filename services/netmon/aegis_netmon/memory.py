@@ -55,6 +55,7 @@ class Memory:
                 return await asyncio.to_thread(kept.unpack, self._head, [one.data for one in found if one is not None], self._era)
             except (BadMessage, Damaged) as error:
                 why = str(error)
+                await asyncio.sleep(LOOK)  # it is being written over, or this copy of the stream lags
         log.error("what was remembered cannot be read, begun anew: %s", why)
         return None
 
@@ -73,13 +74,15 @@ class Memory:
                     await self.write(picture, incidents, intake)
             except BusError as error:
                 log.warning("what is to be remembered: %s", error)
+            except Exception:  # what cannot be written down must not end what watches and tells
+                log.exception("what is to be remembered")
             await asyncio.sleep(LOOK)
 
     async def _take_over(self, picture: Picture, incidents: Incidents) -> None:
         """From the holder before, if that was another."""
         found = await self.read()
         if found is not None and self._head is not None and self._head.replica != self._replica:
-            picture.watch = found.watch
+            picture.adopt(found.watch)
             incidents.adopt(found.incidents)
             log.info("taken over from %s: %d links, %d incidents", self._head.replica, len(found.watch.links), len(found.incidents.incidents))
 
@@ -92,9 +95,14 @@ class Memory:
         generation = (self._head.generation if self._head is not None else 0) + 1
         head = KeptHead(self._era, self._replica, generation, len(parts), len(packed), kept.digest(packed), int(time.time() * 1000))
         for name, part in zip(kept.names(head), parts, strict=True):
+            if not self._held():
+                return  # the one that has the lease now may write the same pieces
             await self._bus.publish(subjects.kept(SERVICE, name), part)
         try:
             self._seq = (await self._bus.publish(HEAD, encode(head), expect=self._seq)).seq
             self._head = head
         except WrongLastSequence:
             self.mine = False  # somebody else wrote: what is there is read again, if the lease is still ours
+        except BusError:
+            self.mine = False  # it may be there all the same, and then its pieces must not be written over: likewise
+            raise

@@ -83,6 +83,11 @@ class Picture:
         self._verdicts = {verdict.link: verdict for verdict in verdicts}
         self._join()
 
+    def adopt(self, watch: Watch) -> None:
+        """What the holder of the lease before knew; what a sweep of ours said before that is not true any more."""
+        self.watch, self._verdicts = watch, {}
+        self._join()
+
     def placed(self, jobs: Iterable[JobUse]) -> None:
         """The jobs that run now, and where."""
         self.jobs = {job.job: job for job in jobs}
@@ -110,7 +115,7 @@ class Picture:
         taken: set[int] = set()
         links = {**self.watch.links, **self.fabric.links}
         for key, link in links.items():
-            ports = tuple(port for end in (link.a, link.b) if (port := self.hosts.by_guid.get(end)) is not None)
+            ports = tuple(port for end in (link.a, link.b) if (port := self.own(end)) is not None)
             taken.update(id(port) for port in ports)
             lines[key] = self._line(old, key, link, ports)
         for port in self.hosts.ports.values():
@@ -119,6 +124,11 @@ class Picture:
                 lines[key] = self._line(old, key, None, (port,))
         self.lines = lines
         self._use()
+
+    def own(self, end: End) -> HostPort | None:
+        """The host's own port at this end of a link. None is at a switch: a daemon that names one speaks for what is not its own."""
+        device = self.fabric.devices.get(end[0])
+        return self.hosts.by_guid.get(end) if device is None or device.kind == "host" else None
 
     def _line(self, old: Mapping[str, Line], key: str, link: Link | None, ports: tuple[HostPort, ...]) -> Line:
         line = old.get(key)
@@ -237,7 +247,7 @@ class Picture:
         names = self.ends(line)
         found = []
         for name, end in zip(names, (line.link.a, line.link.b), strict=True):
-            own = self.hosts.by_guid.get(end)
+            own = self.own(end)
             if own is not None and own.port is not None:
                 found.append((name, own.port, "host"))
             elif (swept := self.watch.ports.get(end)) is not None:
@@ -248,7 +258,7 @@ class Picture:
         if line.link is None:
             return sums(line.ports[0].port) if which == 0 else {}
         end: End = (line.link.a, line.link.b)[which]
-        own = self.hosts.by_guid.get(end)
+        own = self.own(end)
         return sums(own.port if own is not None and own.port is not None else self.watch.ports.get(end))
 
     def gbps(self, line: Line) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 from aegis_parsers import parse
-from aegis_parsers.schema import Item, Parsed
+from aegis_parsers.schema import Item, Parsed, clip
 
 from aegis_netmon import dbcsv, routing, sensors, ufmlog
 from aegis_netmon.correlate import PortEvent, Sensor
@@ -21,7 +21,7 @@ from aegis_netmon.dbcsv import Digest
 from aegis_netmon.fabricpoll import Reading
 from aegis_netmon.flaps import Dip
 from aegis_netmon.routing import AdaptiveState
-from aegis_netmon.topology import End
+from aegis_netmon.topology import End, word
 
 MOST_FILES = 256
 MOST_BYTES = 64 << 20
@@ -102,7 +102,7 @@ class Reports:
         """Device -> firmware: of a switch from ibswinfo, of all from ibdiagnet's db_csv."""
         told = {device: version for name, _, _ in self.of("ibdiagnet") for device, version in self._digests[name].firmware.items()}
         return told | {
-            str(item.get("name") or name): str(item["firmware_version"])
+            word(item.get("name")) or name: clip(str(item["firmware_version"]))
             for name, parsed, _ in self.of("ibswinfo")
             for item in parsed.items
             if item.get("firmware_version")

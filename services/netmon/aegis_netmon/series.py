@@ -22,6 +22,8 @@ from aegis_parsers.ib import counters
 State = Literal["baseline", "counting", "reset", "saturated", "unknown"]
 WINDOW = 30
 """Steps kept per port: five minutes at a poll of 10 s."""
+MOST = 2**63 - 1
+"""No count, sum or number of bits is above it: nobody's counters are, and what is remembered has no room for more."""
 NONE: Mapping[str, int] = {}
 """No counts: most steps have none, and share it."""
 TRAFFIC = ("port_xmit_data", "port_rcv_data", "port_xmit_packets", "port_rcv_packets")
@@ -133,7 +135,7 @@ def observe(old: Port | None, poll: Poll) -> Port:
         odd[name] = "unknown"
         values[name] = old.values[name]
     traffic = [deltas.pop(name, 0) if poll.values.get(name) is not None and odd.get(name) != "baseline" else None for name in TRAFFIC]
-    bits = [None if words is None else counters.octets(words) * 8 for words in traffic[:2]]
+    bits = [None if words is None else min(MOST, counters.octets(words) * 8) for words in traffic[:2]]
     step = Step(poll.at, poll.at - old.at, deltas or NONE, frozenset(least), frozenset(reset), bits[0], bits[1], traffic[2], traffic[3])
     return _stepped(old, poll, step, values, odd)
 
@@ -141,12 +143,14 @@ def observe(old: Port | None, poll: Poll) -> Port:
 def _stepped(old: Port, poll: Poll, step: Step, values: Mapping[str, int | None], odd: Mapping[str, State]) -> Port:
     total = Total(
         old.total.seconds + step.seconds,
-        old.total.xmit_bits + (step.xmit_bits or 0),
-        old.total.rcv_bits + (step.rcv_bits or 0),
-        old.total.xmit_packets + (step.xmit_packets or 0),
-        old.total.rcv_packets + (step.rcv_packets or 0),
+        min(MOST, old.total.xmit_bits + (step.xmit_bits or 0)),
+        min(MOST, old.total.rcv_bits + (step.rcv_bits or 0)),
+        min(MOST, old.total.xmit_packets + (step.xmit_packets or 0)),
+        min(MOST, old.total.rcv_packets + (step.rcv_packets or 0)),
     )
-    counts = {**old.counts, **{name: old.counts.get(name, 0) + count for name, count in step.counts.items()}} if step.counts else old.counts
+    counts = (
+        {**old.counts, **{name: min(MOST, old.counts.get(name, 0) + count) for name, count in step.counts.items()}} if step.counts else old.counts
+    )
     steps = (*old.steps[-(WINDOW - 1) :], step)
     return Port(poll.guid, poll.port, poll.at, poll.boot or old.boot, poll.wide, values, odd, steps, total, counts)
 

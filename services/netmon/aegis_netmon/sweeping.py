@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -23,8 +23,8 @@ from aegis_netmon.incidents import Incidents
 from aegis_netmon.picture import Picture
 from aegis_netmon.reports import Reports
 from aegis_netmon.routing import AdaptiveState
-from aegis_netmon.topology import End
-from aegis_netmon.watch import dipped, step
+from aegis_netmon.topology import End, Link
+from aegis_netmon.watch import Watch, dipped, step
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,11 @@ def zone_of(settings: NetmonSettings) -> tzinfo:
         return ZoneInfo(settings.ufm_zone) if settings.ufm_zone != "UTC" else UTC
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise ValueError(f'E130 netmon.ufmZone "{settings.ufm_zone}": expected a time zone, as Europe/Berlin') from None
+
+
+def expected(watch: Watch) -> Mapping[str, Link]:
+    """The links that a first sweep should see: those that were not down when the holder before wrote them down."""
+    return {key: link for key, link in watch.links.items() if (history := watch.flaps.get(key)) is None or history.up is not False}
 
 
 class Swept(msgspec.Struct, frozen=True):
@@ -103,8 +108,8 @@ class Sweeping:
 
     async def _take(self, reading: Reading, seconds: float) -> None:
         picture = self._picture
-        partial = reading.partial
-        known = picture.fabric.links
+        partial, graph = reading.partial, picture.fabric.links
+        known = graph or expected(picture.watch)
         lost = len(known.keys() - reading.fabric.links.keys())
         if known and lost > LOST_SHARE * len(known) and not self._doubtful:
             self._doubtful = True
@@ -119,7 +124,7 @@ class Sweeping:
             self._incidents.counted(end, port, reading.at)
         self.last = Swept(reading.at, seconds, partial)
         metrics.PARTIAL.set(len(partial))
-        graph_changed = known.keys() != reading.fabric.links.keys()
+        graph_changed = graph.keys() != reading.fabric.links.keys()
         if self._settings.fabric and (graph_changed or time.monotonic() >= self._routes_due):
             self._routes_due = time.monotonic() + ROUTES_EVERY
             parsed, why = await asyncio.to_thread(self.reader.routes)

@@ -16,6 +16,8 @@ from aegis_parsers.ib.fabric import HOST
 from aegis_parsers.schema import Item
 
 Kind = Literal["host", "switch"]
+UNFIT = re.compile(r"[^A-Za-z0-9_-]")
+"""What no token of a subject has."""
 End = tuple[str, int]
 """A device and one of its ports."""
 
@@ -71,7 +73,7 @@ def guid(text: str | None) -> str:
 def link_id(a: End, b: End) -> str:
     """One id for both directions, fit for a subject."""
     (one, p), (other, q) = sorted((a, b))
-    return f"{one}-{p}-{other}-{q}"
+    return UNFIT.sub("_", f"{one}-{p}-{other}-{q}")
 
 
 def build(items: Iterable[Item]) -> Fabric:
