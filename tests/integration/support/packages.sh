@@ -8,7 +8,6 @@ PACKAGES=(
   ibsim-utils opensm infiniband-diags
   slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge
   prometheus prometheus-node-exporter
-  iptables
 )
 missing=()
 for p in "${PACKAGES[@]}"; do
