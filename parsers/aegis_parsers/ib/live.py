@@ -69,7 +69,7 @@ class Reader:
 
     def ports(self, device: str) -> list[PortReading]:
         """Every port of one device."""
-        return [self.port(device, int(number)) for number in names(f"{self.root}/{device}/ports") if number.isdigit()]
+        return [self.port(device, int(number)) for number in names(f"{self.root}/{device}/ports") if number.isascii() and number.isdigit()]
 
     def stop(self, pci: str) -> str | None:
         """Reads the device at this PCI address no more: its registers flood the kernel log (see `own_noise`). Gives its name."""
@@ -122,7 +122,7 @@ class Reader:
             note = "every counter failed"
         elif key in self._alone:
             del self._alone[key]
-        rate = re.match(r"([\d.]+) Gb/sec", facts["rate"] or "")
+        rate = re.match(r"(\d{1,6}(?:\.\d{1,6})?) Gb/sec", facts["rate"] or "", re.ASCII)
         load = load_of(f"{self.root}/{device}/ports")
         if (device, load) not in self._firmware:
             self._firmware[device, load] = self.text(f"{self.root}/{device}/fw_ver")[0] or ""

@@ -6,7 +6,8 @@ collide, or a link. With too few pairs the answer is which to measure next.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from statistics import median
 
 import msgspec
@@ -35,12 +36,16 @@ def judge(bandwidth: Mapping[Pair, float]) -> PairVerdict:
     values = sorted(bandwidth.values())
     usual = median(values[len(values) // 2 :])
     slow = {pair for pair, value in bandwidth.items() if value < SLOW * usual}
+    of: dict[str, list[Pair]] = {}
+    for pair in bandwidth:
+        for node in pair:
+            of.setdefault(node, []).append(pair)
     nodes: dict[str, float] = {}
     while True:
-        best = max(({n for pair in slow for n in pair} - set(nodes)), key=lambda n: (share(n, bandwidth, slow, nodes), n), default=None)
-        if best is None or count(best, bandwidth, nodes) < 2 or share(best, bandwidth, slow, nodes) < MOST:
+        best = max(({n for pair in slow for n in pair} - set(nodes)), key=lambda n: (share(n, of[n], slow, nodes), n), default=None)
+        if best is None or count(best, of[best], nodes) < 2 or share(best, of[best], slow, nodes) < MOST:
             break
-        nodes[best] = round(median(value for pair, value in bandwidth.items() if best in pair) / usual, 3)
+        nodes[best] = round(median(bandwidth[pair] for pair in of[best]) / usual, 3)
     rest = sorted(pair for pair in slow if not set(pair) & set(nodes))
     fast = {node for pair, value in bandwidth.items() if pair not in slow and value > 0 for node in pair}
     names = sorted({node for pair in bandwidth for node in pair})
@@ -48,19 +53,22 @@ def judge(bandwidth: Mapping[Pair, float]) -> PairVerdict:
     return PairVerdict(usual, nodes, tuple(pair for pair in rest if pair not in unclear), unclear)
 
 
-def count(node: str, bandwidth: Mapping[Pair, float], known: Mapping[str, float]) -> int:
-    """Pairs of a node with those that are not yet blamed."""
-    return sum(node in pair and not (set(pair) - {node}) & set(known) for pair in bandwidth)
+def count(node: str, own: Sequence[Pair], known: Mapping[str, float]) -> int:
+    """Pairs of a node with those that are not yet blamed. `own`: all its pairs."""
+    return sum(other(node, pair) not in known for pair in own)
 
 
-def share(node: str, bandwidth: Mapping[Pair, float], slow: set[Pair], known: Mapping[str, float]) -> float:
+def share(node: str, own: Sequence[Pair], slow: set[Pair], known: Mapping[str, float]) -> float:
     """Share of those pairs that are slow."""
-    own = [pair for pair in bandwidth if node in pair and not (set(pair) - {node}) & set(known)]
-    return sum(pair in slow for pair in own) / len(own) if own else 0.0
+    left = [pair for pair in own if other(node, pair) not in known]
+    return sum(pair in slow for pair in left) / len(left) if left else 0.0
+
+
+def other(node: str, pair: Pair) -> str:
+    return pair[1] if pair[0] == node else pair[0]
 
 
 def to_measure(pair: Pair, bandwidth: Mapping[Pair, float], names: list[str]) -> tuple[Pair, ...]:
     """Pairs that would tell: each node with one that the other is not measured against yet."""
-    others = [name for name in names if name not in pair]
-    wanted = [(node, other) for node in pair for other in others if (node, other) not in bandwidth and (other, node) not in bandwidth]
-    return tuple(wanted[:4])
+    wanted = ((node, name) for node in pair for name in names if name not in pair and (node, name) not in bandwidth and (name, node) not in bandwidth)
+    return tuple(islice(wanted, 4))

@@ -269,3 +269,14 @@ def test_row_19_a_flap_is_held_against_what_the_transport_bears() -> None:
     assert "longer than NCCL_IB_TIMEOUT 20 x NCCL_IB_RETRY_CNT 7 bears (30 s)" in long.reason
     short = transport.judge(100.0, started=0.0, worked=True, dips={"p": [Dip(80.0, 92.0)]})
     assert "should have borne" in short.reason
+
+
+def test_all_pairs_of_hundreds_of_nodes_and_thousands_of_lone_pairs_are_judged_at_once() -> None:
+    slow = {f"n{n}" for n in range(0, 240, 30)}
+    names = [f"n{n}" for n in range(240)]
+    every = {(one, other): 10.0 if {one, other} & slow else 23.0 for nth, one in enumerate(names) for other in names[nth + 1 :]}
+    lone = {(f"a{n}", f"b{n}"): 10.0 if n % 3 == 0 else 23.0 for n in range(6000)}
+    begun = time.process_time()
+    assert set(pairs.judge(every).nodes) == slow
+    assert len(pairs.judge(lone).unclear) == 2000
+    assert time.process_time() - begun < 2.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -68,7 +69,7 @@ def test_of_a_device_that_does_not_return_no_port_is_down() -> None:
     assert hosts.ports["n0", "mlx5_0", 2].note == "its files do not return"
 
 
-def test_a_device_that_is_excluded_from_now_on_is_not_down(tmp_path: Any) -> None:
+def test_a_device_that_is_excluded_from_now_on_is_not_down(tmp_path: Path) -> None:
     Sysfs(tmp_path, 1, devices=2)
     ports = Ports(PortSettings(root=str(tmp_path), exclude=("mlx5_1",)))
     made = message("b", 1, ports.read(), excluded=ports.reader.excluded())
@@ -259,3 +260,9 @@ async def test_what_is_remembered_stays_whole_when_the_answer_to_its_head_is_los
     await mine.write(picture, incidents, intake)
     found = await Memory(bus, "net-2", "era", 60.0, lambda: True).read()
     assert found is not None and len(found.ports) == 1
+
+
+def test_a_rate_that_is_no_number_costs_the_rate_alone(tmp_path: Path) -> None:
+    Sysfs(tmp_path, 1).set("mlx5_0", rate="1.2.3 Gb/sec (4X)")
+    (one,) = Ports(PortSettings(root=str(tmp_path))).read()
+    assert (one.state, one.gbps, one.counters["symbol_error"], one.note) == ("ACTIVE", None, 0, "")
