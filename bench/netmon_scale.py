@@ -2,9 +2,9 @@
 
 python bench/netmon_scale.py [--nodes 3072] [--ports 8] [--fill 32] [--paced 3]
 
-One process publishes for all daemons, with the messages that daemons send. Every port is busy (four traffic counters rise in each poll) and one in a
-hundred also counts errors. First the window of every port is filled as fast as netmon reads (`--fill` polls), then polls come in their own time
-(`--paced`, every 10 s). Prints JSON lines; ends with 1 when it needs more than one core or 1 GiB.
+One process publishes for all daemons, with the messages that daemons send. Every port is busy (what rises in each poll on one: traffic, requests,
+waiting) and one in a hundred also counts errors. First the window of every port is filled as fast as netmon reads (`--fill` polls), then polls come in their own time
+(`--paced`, every 10 s). Prints JSON lines; ends with 1 when it needs more than one core or 1 GB.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from aegis_proto.api import read_reply
 from aegis_proto.messages import encode
 from aegis_proto.net import LinksAnswer, LinksQuery, NodePorts, PortCounts
 from aegis_proto.streams import stream_configs
-from port_counters import NAMES, TRAFFIC
+from port_counters import NAMES, count
 
 EVERY = 10.0
-LIMIT_MIB = 1024
+LIMIT_MIB = 953
+"""1 GB."""
 
 
 def main() -> int:
@@ -54,7 +55,7 @@ def message(node: int, ports: int, poll: int) -> bytes:
 
 
 def values(poll: int, sick: bool) -> tuple[int, ...]:
-    return tuple(poll * 1_000_000_007 if name in TRAFFIC else poll * 100 if sick and name == "symbol_error" else 0 for name in NAMES)
+    return tuple(count(name, poll, sick) for name in NAMES)
 
 
 class Service:

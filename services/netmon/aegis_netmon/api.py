@@ -34,9 +34,9 @@ from aegis_proto.net import (
 )
 
 from aegis_netmon import routing, sensors, transport, uplinks
-from aegis_netmon.picture import DROPS, RETRANSMITS, JobUse, Line, Picture, find, order
+from aegis_netmon.picture import DROPS, ERRORS, RETRANSMITS, JobUse, Line, Picture, find, order
 from aegis_netmon.rounds import Rounds
-from aegis_netmon.series import series
+from aegis_netmon.series import WAIT, series
 from aegis_netmon.sweeping import Sweeping
 from aegis_netmon.watch import ALARMS, sums
 
@@ -179,20 +179,22 @@ class Api:
         return max(sent, received), min(sent, received)
 
     def _errors(self, line: Line) -> tuple[float, float]:
-        found = [count for _, port, _ in self._picture.counted(line) for count in sums(port).values()]
-        return float(sum(found)), self._traffic(line)[0]
+        found = [sums(port) for _, port, _ in self._picture.counted(line)]
+        return float(sum(rose.get(name, 0) for rose in found for name in (*ERRORS, *RETRANSMITS, *DROPS))), self._traffic(line)[0]
 
     def _counters(self, line: Line) -> list[CounterRow]:
         """Every series of both ends; what rose first."""
         rows = []
         for end, port, _ in self._picture.counted(line):
             rose, seconds = sums(port), sum(step.seconds for step in port.steps)
+            if waited := sum(step.waited for step in port.steps):
+                rose[WAIT] = waited
             for one in series(port):
                 known = counters.known(one.name)
                 unit, meaning = (known.unit, known.meaning) if known else ("", "")
-                if one.name == "port_xmit_wait" and rose.get(one.name):
+                if one.name == WAIT and waited:
                     rate = self._picture.line_gbps(line)
-                    meaning = uplinks.stalled(rose[one.name], seconds, rate, capped=one.state == "saturated")[1]
+                    meaning = uplinks.stalled(waited, seconds, rate, capped=one.state == "saturated")[1]
                 rows.append(CounterRow(end, one.name, one.bits, one.state, one.value, rose.get(one.name, 0), seconds, unit, meaning))
         return sorted(rows, key=lambda row: (-row.rose, row.end, row.name))[:MOST]
 

@@ -5,7 +5,7 @@ Zero errors prove a BER below 1e-15 only after 3e15 bits (two hours at NDR400), 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Literal
 
@@ -59,6 +59,16 @@ def printed(ber: float | None, minutes: float | None, gbps: float | None, errors
         return judge(round(ber * bits) if errors is None else errors, bits, limits)
     state: State = "bad" if ber > limits.bad else "watch" if ber > limits.watch else "not_enough_bits"
     return BerVerdict(state, errors, 0.0, ber)
+
+
+def worst(verdicts: Iterable[BerVerdict]) -> BerVerdict | None:
+    """Of the ends of a link the one that is worst, and else the one that proves least; None where nothing is known of any.
+
+    >>> worst([judge(0, 4e15), judge(0, 1e12), judge(None, 0)]).bits
+    1000000000000.0
+    """
+    known = [verdict for verdict in verdicts if verdict.value is not None]
+    return max(known, key=lambda one: (one.state == "bad", one.state == "watch", one.value if one.high is None else one.high), default=None)
 
 
 def odd_lanes(errors: Sequence[int | None], limits: Ber | None = None) -> list[int]:

@@ -23,9 +23,12 @@ from aegis_netmon.topology import End, guid
 PORTS = ("ibnetdiscover", "-p")
 NODES = ("ibnetdiscover",)
 DATA = ("ibqueryerrors", "--counters")
-ERRORS = ("ibqueryerrors",)
+ERRORS = ("ibqueryerrors", "--threshold-file", "/dev/null")
+"""A site's own thresholds would hide counts, and what is not listed is taken for zero."""
 ROUTES = ("dump_fts",)
 LINKS = ("iblinkinfo", "-l")
+GRACE = 5.0
+"""Seconds in which a tool that was killed must be gone; one of another user cannot be killed and is not waited for."""
 MOST_WIDE = 64
 """Ports that are asked one by one in a sweep."""
 
@@ -99,7 +102,10 @@ class FabricReader:
             out, err = running.communicate(timeout=left)
         except subprocess.TimeoutExpired:
             kill(running)
-            out, _ = running.communicate()
+            try:
+                out, _ = running.communicate(timeout=GRACE)
+            except subprocess.TimeoutExpired:
+                return None, f"no answer within the budget of {self.budget:g} s, and it does not end: left to itself"
             head, _, _ = out.rpartition(b"\n")
             why = f"no answer within the budget of {self.budget:g} s"
             return (parse(command[0], head), f"{why}: cut off") if listing and head.strip() else (None, why)

@@ -15,6 +15,7 @@ from statistics import median
 from typing import Literal
 
 import msgspec
+from aegis_parsers.ib import counters
 
 from aegis_netmon.limits import Common, Limits, default
 from aegis_netmon.series import Port
@@ -86,12 +87,18 @@ def events_of(port: Port, end: End, limits: Limits | None = None) -> Iterator[Po
     """Steps of a port's window that are events by the table: single ones that matter, and bursts."""
     limits = limits or default()
     for row in limits.counter:
-        least = 1 if row.any in ("warning", "critical", "fatal") else row.burst
+        least = 1 if row.any in ("warning", "critical", "fatal") else row.burst or row.event
         if least is None:
             continue
         for step in port.steps:
             if (count := step.counts.get(row.name, 0)) >= least:
                 yield PortEvent(step.at, step.seconds, end, row.name, count)
+
+
+def symptom(event: PortEvent) -> bool:
+    """Whether it is a dead queue pair: what is to be explained, and what the death of a peer brings as well. No evidence of where it began."""
+    row = counters.known(event.counter)
+    return row is not None and row.kind == "dead"
 
 
 def card_of(name: str) -> str | None:
@@ -134,6 +141,8 @@ def suspects(
     grouped: dict[tuple[Kind, str], list[PortEvent]] = {}
     where: dict[End, str | None] = {}
     for event in events:
+        if symptom(event):
+            continue
         parts = parts_of(event.end, fabric, cards)
         where[event.end] = next((id for kind, id in parts if kind == "link"), None)
         for part in parts:
@@ -195,10 +204,10 @@ def judge(
         best = f": the best is {rows[0].kind} {rows[0].id}, {rows[0].hits} of {rows[0].of}, by chance {rows[0].chance:.2g}" if rows else ""
         return Verdict(None, "", (*evidence, f"no part of the network stands out{best}"))
     top = rows[0]
-    counters = Counter(event.counter for event in top.events)
+    rose = Counter(event.counter for event in top.events)
     most = max(event.count for event in top.events)
     evidence.append(
-        f"{top.kind} {top.id}: {counters.most_common(1)[0][0]} rose (up to {most} in one poll) close to {top.hits} of {top.of} incidents, "
+        f"{top.kind} {top.id}: {rose.most_common(1)[0][0]} rose (up to {most} in one poll) close to {top.hits} of {top.of} incidents, "
         f"by chance {top.chance:.1g}"
     )
     cause, more = of_sensors(top, sensors, fabric, cards, limits)

@@ -207,6 +207,7 @@ class Hosts:
     def forget_old(self, now: float, after: float) -> None:
         """Nodes of which nothing was heard for so many seconds."""
         for node in [node for node, keys in self.of_node.items() if all(now - self.ports[key].at > after for key in keys)]:
+            self.settings.pop(node, None)
             for key in list(self.of_node.pop(node)):
                 self.forget(key)
 

@@ -52,6 +52,8 @@ class Incidents:
         self._limits = limits
         self.incidents: dict[str, Incident] = {incident.id: incident for incident in kept.incidents}
         self.events: deque[PortEvent] = deque(kept.events, MOST_EVENTS)
+        self._last: dict[tuple[End, str], PortEvent] = {}
+        """Of each port and counter the last event that was recorded: one that is bad all the time must not push out what others did."""
         self._sensors: dict[tuple[str, str], deque[Sensor]] = {}
         self._odd: list[tuple[str, str]] | None = None
         self._runs: dict[str, float] = {}
@@ -128,7 +130,11 @@ class Incidents:
         """A port after a poll that ended at `at`: events of its last step."""
         self.since = self.since or at
         if port is not None and port.steps and port.steps[-1].at == at and port.steps[-1].counts:
-            self.events.extend(correlate.events_of(msgspec.structs.replace(port, steps=port.steps[-1:]), end, self._limits))
+            for event in correlate.events_of(msgspec.structs.replace(port, steps=port.steps[-1:]), end, self._limits):
+                last = self._last.get((event.end, event.counter))
+                if last is None or event.at - last.at >= self._limits.common.slack_s or event.count > last.count:
+                    self.events.append(event)
+                    self._last[event.end, event.counter] = event
 
     def sensor(self, reading: Sensor) -> None:
         """One reading."""

@@ -92,7 +92,8 @@ class Common(_Table, frozen=True, kw_only=True):
 
 
 class CounterLimit(_Table, frozen=True, kw_only=True):
-    """One row: `any` is the severity of a single event, `severity` that of reaching `warn` (reaching `bad` is critical)."""
+    """One row: `any` is the severity of a single event, `severity` that of reaching `warn` (reaching `bad` is critical);
+    `event`: a rise within one poll that is an event of the port, to be held against failures of jobs (where `any` and `burst` do not say)."""
 
     name: str
     code: str
@@ -101,6 +102,7 @@ class CounterLimit(_Table, frozen=True, kw_only=True):
     bad: float | None = None
     any: Severity | None = None
     burst: int | None = None
+    event: int | None = None
     steady: bool = False
     severity: Severity = "warning"
 

@@ -15,6 +15,7 @@ from aegis_parsers.schema import SEVERITIES
 from aegis_proto.net import FindingInfo, LinkInfo, TouchedJob
 
 from aegis_netmon import expected, flaps, health, users
+from aegis_netmon.ber import worst as worst_ber
 from aegis_netmon.hosts import HostPort, Hosts
 from aegis_netmon.series import Port
 from aegis_netmon.topology import End, Fabric, Link
@@ -203,7 +204,7 @@ class Picture:
         seconds = max((sum(step.seconds for step in port.steps) for _, port in ports), default=0.0)
         sent, received = self.gbps(line)
         judged = [port.health.ber for port in line.ports if port.health is not None]
-        ber = next((verdict for verdict in judged if verdict.value is not None), None)
+        ber = worst_ber(judged + ([line.verdict.ber] if line.verdict is not None and line.verdict.ber is not None else []))
         guids = [key[0] for key in (line.link.a, line.link.b)] if line.link else [line.ports[0].guid]
         touched = [job for job in self.touched(line) if jobs is None or job.job in jobs]
         return LinkInfo(

@@ -8,7 +8,8 @@ public text of the PMA and from what users of other monitors met:
 - The first sight of a value is a baseline. GUIDs carry the history of months; a saturated first reading is no event.
 - After another boot the count may or may not have been cleared: what is certain is the smaller of the two readings of it.
 - A counter that could not be read is unknown, and nothing else of its port is. The next good reading spans the gap.
-- Two readings within the cache time of the device are one: the same numbers are no proof of silence.
+- A reading that is not newer than the last changes nothing. What else is carried (unicast, requests) is shown and not kept step by step.
+- Time in which the counter of bit errors stood at its cap proves nothing: it is no exposure.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ MOST = 2**63 - 1
 NONE: Mapping[str, int] = {}
 """No counts: most steps have none, and share it."""
 TRAFFIC = ("port_xmit_data", "port_rcv_data", "port_xmit_packets", "port_rcv_packets")
+WAIT = "port_xmit_wait"
+CARRIED = frozenset(row.name for row in counters.table().values() if row.kind == "traffic") - set(TRAFFIC)
+"""Counters that rise in every poll of a busy port and that nothing is judged by."""
 
 
 class Poll(msgspec.Struct, frozen=True):
@@ -43,7 +47,8 @@ class Poll(msgspec.Struct, frozen=True):
 
 class Step(NamedTuple):
     """Between two readings. `counts`: names that rose, by how much; those in `least` by at least so much. `reset`: cleared in between.
-    Traffic is in bits and packets; None: not counted by this port."""
+    Traffic is in bits and packets; None: not counted by this port. `waited`: rise of `port_xmit_wait`, at least; not among the counts, since a busy
+    port waits in every step."""
 
     at: float
     seconds: float
@@ -54,6 +59,7 @@ class Step(NamedTuple):
     rcv_bits: int | None
     xmit_packets: int | None
     rcv_packets: int | None
+    waited: int = 0
 
 
 class Series(msgspec.Struct, frozen=True):
@@ -135,16 +141,21 @@ def observe(old: Port | None, poll: Poll) -> Port:
         odd[name] = "unknown"
         values[name] = old.values[name]
     traffic = [deltas.pop(name, 0) if poll.values.get(name) is not None and odd.get(name) != "baseline" else None for name in TRAFFIC]
+    for name in CARRIED & deltas.keys():
+        del deltas[name]
+    waited = deltas.pop(WAIT, 0)
+    least.discard(WAIT)
     bits = [None if words is None else min(MOST, counters.octets(words) * 8) for words in traffic[:2]]
-    step = Step(poll.at, poll.at - old.at, deltas or NONE, frozenset(least), frozenset(reset), bits[0], bits[1], traffic[2], traffic[3])
+    step = Step(poll.at, poll.at - old.at, deltas or NONE, frozenset(least), frozenset(reset), bits[0], bits[1], traffic[2], traffic[3], waited)
     return _stepped(old, poll, step, values, odd)
 
 
 def _stepped(old: Port, poll: Poll, step: Step, values: Mapping[str, int | None], odd: Mapping[str, State]) -> Port:
+    blind = old.odd.get("symbol_error") == "saturated"
     total = Total(
-        old.total.seconds + step.seconds,
+        old.total.seconds + (0.0 if blind else step.seconds),
         min(MOST, old.total.xmit_bits + (step.xmit_bits or 0)),
-        min(MOST, old.total.rcv_bits + (step.rcv_bits or 0)),
+        min(MOST, old.total.rcv_bits + (0 if blind else step.rcv_bits or 0)),
         min(MOST, old.total.xmit_packets + (step.xmit_packets or 0)),
         min(MOST, old.total.rcv_packets + (step.rcv_packets or 0)),
     )

@@ -11,7 +11,7 @@ import msgspec
 from aegis_proto.phases import LostReason
 
 from aegis_netmon import flaps
-from aegis_netmon.correlate import Incident, PortEvent
+from aegis_netmon.correlate import Incident, PortEvent, symptom
 from aegis_netmon.flaps import Dip
 from aegis_netmon.picture import JobUse, Picture
 from aegis_netmon.topology import End
@@ -63,11 +63,14 @@ def judge(
             text = f"{name} was down for {length:.0f} s, longer than {words} bears ({bears:.0f} s)"
         return TransportVerdict("link", True, text)
     near = [event for event in events if begun <= event.at <= at + event.seconds]
+    died = peer_died is not None and peer_died <= at
+    if died:  # then its peers' queue pairs die as well
+        near = [event for event in near if not symptom(event)]
     if near:
-        worst = max(near, key=lambda event: event.count)
+        worst = max(near, key=lambda event: (not symptom(event), event.count))
         text = f"{worst.counter} of {worst.end[0]} port {worst.end[1]} rose by {worst.count} in the poll before"
         return TransportVerdict("link", True, text)
-    if peer_died is not None and peer_died <= at:
+    if peer_died is not None and died:
         return TransportVerdict("peer", False, f"the other process ended {at - peer_died:.0f} s before: its queue pairs answer no more")
     if not worked and at - started < LAUNCH_S:
         return TransportVerdict("connectivity", False, "nothing had worked yet: addresses (GID index), partition or routing, not a link that broke")

@@ -12,6 +12,7 @@ import msgspec
 from aegis_parsers.ib.ber import line_rate_gbps
 
 from aegis_netmon import expected, flaps, health
+from aegis_netmon.ber import BerVerdict, worst
 from aegis_netmon.fabricpoll import Reading
 from aegis_netmon.flaps import History
 from aegis_netmon.health import Finding, Health
@@ -36,7 +37,8 @@ class Watch(msgspec.Struct, frozen=True):
 
 
 class LinkVerdict(msgspec.Struct, frozen=True):
-    """One link. `end`: the port that counted or that is down, by name; `at_fault`: what to look at first; `findings` are of `end`."""
+    """One link. `end`: the port that counted or that is down, by name; `at_fault`: what to look at first; `findings` are of `end`;
+    `ber` is the worse of both ends'."""
 
     link: str
     state: health.State
@@ -45,6 +47,7 @@ class LinkVerdict(msgspec.Struct, frozen=True):
     end: str
     side: expected.Side
     findings: tuple[Finding, ...]
+    ber: BerVerdict | None = None
 
     @property
     def at_fault(self) -> str:
@@ -124,12 +127,12 @@ def judge(watch: Watch, key: str, reading: Reading, limits: Limits) -> LinkVerdi
         state: health.State = "down" if flap.state in ("down", "dropped") else "flapping" if flap.state == "flapping" else "unknown"
         return LinkVerdict(key, state, title[link.a], title[link.b], title[link.a], no_side(flap), found)
     judged.sort(key=lambda row: (-ORDER.index(row[1].state), -len(row[1].findings), -errors(watch.ports.get(row[0])), row[0]))
-    end, worst = judged[0]
+    end, top = judged[0]
     seen = [sums(port) for _, port in ends]
-    side = no_side(flap) if worst.state == "down" else expected.side(seen[0], seen[1])
+    side = no_side(flap) if top.state == "down" else expected.side(seen[0], seen[1])
     if lame is not None and side.suspect == "none":
         side = expected.Side("cable", "nothing but its rate is wrong: cable or connector, then either port")
-    return LinkVerdict(key, worst.state, title[link.a], title[link.b], title[end], side, worst.findings)
+    return LinkVerdict(key, top.state, title[link.a], title[link.b], title[end], side, top.findings, worst(each.ber for _, each in judged))
 
 
 def no_side(flap: flaps.FlapVerdict) -> expected.Side:

@@ -1,0 +1,132 @@
+"""What may count as evidence: no time in which nothing could be counted, no symptom, no half of a graph, and nothing that a busy port does anyway."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import pytest
+from aegis_bus.settings import NetmonSettings
+from aegis_netmon import collect, correlate, flaps, health, transport
+from aegis_netmon.api import Api
+from aegis_netmon.correlate import Incident, PortEvent
+from aegis_netmon.expected import Seen
+from aegis_netmon.fabricpoll import ZEROES, Reading, ends
+from aegis_netmon.hostpoll import NodePoll, PortPoll
+from aegis_netmon.hosts import Hosts
+from aegis_netmon.incidents import Incidents
+from aegis_netmon.limits import default
+from aegis_netmon.picture import Picture
+from aegis_netmon.series import Poll, Port, observe
+from aegis_netmon.sweeping import Sweeping
+from aegis_netmon.topology import Fabric, build
+from aegis_netmon.watch import Watch, step
+from aegis_parsers import parse
+
+UP = flaps.FlapVerdict("up")
+
+
+@pytest.fixture(scope="module")
+def fabric(shared: Path) -> Fabric:
+    return build(parse("ibnetdiscover", (shared / "net/ibsim/ibnetdiscover_p.txt").read_text()).items)
+
+
+def run(*readings: Mapping[str, int | None], every: float = 10.0) -> Port:
+    port = None
+    for n, values in enumerate(readings):
+        port = observe(port, Poll("0x1", 1, n * every, dict(values)))
+    assert port is not None
+    return port
+
+
+def test_hours_at_the_cap_prove_no_bit_error_rate_when_the_counter_was_cleared() -> None:
+    stuck = [{"symbol_error": 65535}] * 3
+    assert health.judge(run(*stuck, {"symbol_error": 0}, {"symbol_error": 0}, every=3600), UP, gbps=425).state == "unproven"
+    assert health.judge(run(*[{"symbol_error": 0}] * 4, every=3600), UP, gbps=425).state == "healthy"
+
+
+def test_what_every_busy_port_counts_is_no_rise_of_a_step() -> None:
+    names = ("port_xmit_packets", "unicast_xmit_packets", "rx_write_requests", "port_xmit_wait", "symbol_error")
+    last = run(*(dict.fromkeys(names, n * 1000) for n in range(2))).steps[-1]
+    assert (dict(last.counts), last.xmit_packets, last.waited) == ({"symbol_error": 1000}, 1000, 1000)
+    capped = run({"port_xmit_wait": 5}, {"port_xmit_wait": 2**32 - 1}, {"port_xmit_wait": 2**32 - 1})
+    assert [(step.waited, set(step.least)) for step in capped.steps] == [(2**32 - 6, set()), (0, set())]
+
+
+def test_the_worst_links_are_those_with_errors_and_not_those_that_wait() -> None:
+    picture = Picture(Hosts())
+    for at in range(3):
+        for n, values in enumerate(({"port_xmit_wait": 10**6 * at, "symbol_error": 0}, {"port_xmit_wait": 0, "symbol_error": 5 * at})):
+            seen = PortPoll(Seen(f"n{n}", "mlx5_0", 1, True), Poll(f"{n:016x}", 1, 10.0 * at, dict(values)), f"{n:016x}", "", None, "")
+            picture.hosts.take(NodePoll(f"n{n}", 10.0 * at, 10.0, None, (seen,)))
+    picture.round(20.0)
+    api = Api(None, picture, None, None, "net-1")  # type: ignore[arg-type]
+    assert max(picture.lines.values(), key=api._errors).id == "n1-mlx5_0-1"
+
+
+def test_a_link_that_goes_down_again_and_again_between_polls_flaps_and_was_not_down_all_the_time() -> None:
+    history = flaps.observe(flaps.History(), 0.0, True)
+    for n in range(1, 7):
+        history = flaps.observe(history, 10.0 * n, True, downed=1)
+    verdict = flaps.judge(history, 61.0)
+    assert verdict.state == "flapping" and verdict.longest <= 10.0
+
+
+def test_queue_pairs_that_died_with_their_peer_are_no_event_of_the_network() -> None:
+    dead = PortEvent(4995.0, 10.0, ("a1", 1), "req_transport_retries_exceeded", 8)
+    alone = transport.judge(5000.0, started=0.0, worked=True, dips={}, events=[dead], peer_died=4990.0)
+    assert (alone.cause, alone.network) == ("peer", False)
+    assert transport.judge(5000.0, started=0.0, worked=True, dips={}, events=[dead]).cause == "link"
+    incidents = [Incident(str(n), 1e5 * n) for n in range(1, 9)]
+    events = [msgspec.structs.replace(dead, at=one.at) for one in incidents]
+    assert correlate.judge(incidents, events, (0.0, 1e6)).suspect is None
+
+
+def test_a_burst_of_bit_errors_is_an_event_of_its_port_and_one_port_does_not_push_out_the_others() -> None:
+    incidents, port = Incidents(default()), None
+    for n in range(60):
+        port = observe(port, Poll("0x1", 1, 10.0 * n, {"symbol_error": 400 * n, "port_rcv_errors": n}))
+        incidents.counted(("a1", 1), port, 10.0 * n)
+    assert {event.counter for event in incidents.events} == {"symbol_error"}
+    assert len(incidents.events) == 10, "once a minute"
+
+
+def test_a_link_between_switches_shows_its_bit_error_rate(fabric: Fabric) -> None:
+    watch, picture = Watch(), Picture(Hosts())
+    link = next(link for link in fabric.links.values() if link.tier == 1)
+    for n in range(3):
+        rises = {link.a: {"symbol_error": 40 * n}}
+        polls = tuple(Poll(*end, 30.0 * n, {**ZEROES, **rises.get(end, {})}) for end in sorted(ends(fabric)))
+        watch, verdicts = step(watch, Reading(30.0 * n, fabric, polls))
+    picture.swept(watch, fabric, verdicts)
+    info = picture.info(picture.lines[link.id], 60.0)
+    assert info.ber == pytest.approx(80 / (60 * info.gbps * 1e9)) and info.berHigh is not None and info.berHigh > info.ber
+
+
+async def test_the_first_sweep_after_a_start_is_believed_as_little_as_any_when_half_of_the_links_are_missing(fabric: Fabric) -> None:
+    picture = Picture(Hosts())
+    picture.watch, _ = step(Watch(), Reading(0.0, fabric, ()))
+    sweeping = Sweeping(NetmonSettings(), lambda: True, picture, Incidents(default()), lambda: None)
+    few = msgspec.structs.replace(fabric, links=dict(list(fabric.links.items())[:4]), devices=dict(list(fabric.devices.items())[:4]))
+    await sweeping._take(Reading(30.0, few, ()), 1.0)
+    assert not picture.lines and "28 of 32 links were not seen" in sweeping.last.partial[0]
+    await sweeping._take(Reading(60.0, few, ()), 1.0)
+    assert sum(line.verdict is not None and line.verdict.state == "down" for line in picture.lines.values()) > 20
+
+
+def test_a_tool_that_cannot_be_killed_does_not_hold_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that runs as another user."""
+    tool = tmp_path / "tool"
+    tool.write_text("#!/bin/sh\nexec sleep 100\n")
+    tool.chmod(0o700)
+    kill = collect.kill
+    held: list[subprocess.Popen[bytes]] = []
+    monkeypatch.setattr(collect, "kill", held.append)
+    monkeypatch.setattr(collect, "GRACE", 0.2)
+    with pytest.raises(collect.NoFabric, match="left to itself"):
+        collect.FabricReader((str(tool),), budget=0.2).read(0.0)
+    (running,) = held
+    kill(running)
+    running.wait(10)
