@@ -3,8 +3,8 @@
 python bench/netmon_scale.py [--nodes 3072] [--ports 8] [--fill 32] [--paced 3]
 
 One process publishes for all daemons, with the messages that daemons send. Every port is busy (what rises in each poll on one: traffic, requests,
-waiting) and one in a hundred also counts errors. First the window of every port is filled as fast as netmon reads (`--fill` polls), then polls come in their own time
-(`--paced`, every 10 s). Prints JSON lines; ends with 1 when it needs more than one core or 1 GB.
+waiting) and one in a hundred also counts errors. First the window of every port is filled as fast as netmon reads (`--fill` polls), then polls come
+in their own time (`--paced`, every 10 s). Prints JSON lines; ends with 1 when it needs more than one core or 1 GB.
 """
 
 from __future__ import annotations

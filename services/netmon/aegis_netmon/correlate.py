@@ -91,7 +91,7 @@ def events_of(port: Port, end: End, limits: Limits | None = None) -> Iterator[Po
         if least is None:
             continue
         for step in port.steps:
-            if (count := step.counts.get(row.name, 0)) >= least:
+            if (count := step.counts.get(row.name, 0)) >= least and row.counts_in(step):
                 yield PortEvent(step.at, step.seconds, end, row.name, count)
 
 

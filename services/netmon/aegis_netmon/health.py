@@ -135,7 +135,7 @@ def of_row(row: CounterLimit, port: Port, gbps: float | None, limits: Limits) ->
     count = sum(step.counts.get(row.name, 0) for step in steps)
     seconds = sum(step.seconds for step in steps)
     words = f"{row.name} rose by {'at least ' if any(row.name in step.least for step in steps) else ''}{count} in {seconds:.0f} s"
-    if row.any is not None:
+    if row.any is not None and any(row.counts_in(step) for step in steps):
         yield Finding(row.code, row.any, row.name, words, row.source, count)
     if row.burst is not None and (top := rates.peak(steps, row.name)) and top[0] >= row.burst and top[0] >= limits.burst.share * count:
         story = f"{row.name} rose by {top[0]} within one poll ({top[1].seconds:.0f} s), of {count} in {seconds:.0f} s: a burst"

@@ -13,6 +13,8 @@ from typing import Literal
 import msgspec
 from aegis_parsers.schema import Severity
 
+from aegis_netmon.series import Step
+
 Per = Literal["second", "line_bits", "rcv_bits", "xmit_bits", "xmit_packets", "rcv_packets"]
 
 
@@ -93,7 +95,8 @@ class Common(_Table, frozen=True, kw_only=True):
 
 class CounterLimit(_Table, frozen=True, kw_only=True):
     """One row: `any` is the severity of a single event, `severity` that of reaching `warn` (reaching `bad` is critical);
-    `event`: a rise within one poll that is an event of the port, to be held against failures of jobs (where `any` and `burst` do not say)."""
+    `event`: a rise within one poll that is an event of the port, to be held against failures of jobs (where `any` and `burst` do not say);
+    `after_reset`: whether what was counted since the counter was cleared is an event as well."""
 
     name: str
     code: str
@@ -104,7 +107,12 @@ class CounterLimit(_Table, frozen=True, kw_only=True):
     burst: int | None = None
     event: int | None = None
     steady: bool = False
+    after_reset: bool = True
     severity: Severity = "warning"
+
+    def counts_in(self, step: Step) -> bool:
+        """Whether the counter rose in this step, and the rise says something."""
+        return self.name in step.counts and (self.after_reset or self.name not in step.reset)
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -74,6 +74,16 @@ def test_a_link_that_goes_down_again_and_again_between_polls_flaps_and_was_not_d
     assert verdict.state == "flapping" and verdict.longest <= 10.0
 
 
+def test_what_link_downed_counts_since_a_boot_is_the_boot_and_no_alarm() -> None:
+    port = None
+    for at, count, boot in ((0.0, 48, "a"), (10.0, 48, "a"), (500.0, 1, "b"), (510.0, 1, "b")):
+        port = observe(port, Poll("0x1", 1, at, {"link_downed": count}, boot))
+    assert port is not None
+    assert health.judge(port, UP).findings == () and not list(correlate.events_of(port, ("0x1", 1)))
+    again = health.judge(observe(port, Poll("0x1", 1, 520.0, {"link_downed": 2}, "b")), UP)
+    assert [finding.code for finding in again.findings] == ["link_went_down"]
+
+
 def test_queue_pairs_that_died_with_their_peer_are_no_event_of_the_network() -> None:
     dead = PortEvent(4995.0, 10.0, ("a1", 1), "req_transport_retries_exceeded", 8)
     alone = transport.judge(5000.0, started=0.0, worked=True, dips={}, events=[dead], peer_died=4990.0)
