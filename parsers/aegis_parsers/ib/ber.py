@@ -1,4 +1,4 @@
-"""Bit error rates: reading them, computing them, and what a number can prove.
+"""Bit error rates: reading them and computing them.
 
 Targets: effective and symbol BER above 1e-15 is worth watching in an AI fabric, above 1e-12 is bad (IBTA's classic target; ibdiagnet's default).
 Raw BER is before correction: healthy HDR and NDR links show 4e-9 to 1e-7, so it is never judged alone.
@@ -6,7 +6,6 @@ Raw BER is before correction: healthy HDR and NDR links show 4e-9 to 1e-7, so it
 
 from __future__ import annotations
 
-import math
 import re
 
 WATCH = 1e-15
@@ -50,14 +49,3 @@ def raw_ber(errors: int, minutes: float, gbps: float) -> float | None:
     """Errors over the bits that passed since the counters were cleared."""
     bits = minutes * 60 * gbps * 1e9
     return errors / bits if bits > 0 else None
-
-
-def upper_bound(errors: int, bits: float, confidence: float = 0.95) -> float | None:
-    """The BER that so many errors in so many bits still allow (Poisson; by Wilson and Hilferty above zero errors, within 1 %)."""
-    if bits <= 0:
-        return None
-    if errors == 0:
-        return -math.log(1 - confidence) / bits
-    z = 1.6448536269514722 if confidence == 0.95 else 2.3263478740408408
-    k = errors + 1
-    return float(k * (1 - 1 / (9 * k) + z / (3 * math.sqrt(k))) ** 3 / bits)

@@ -7,7 +7,7 @@ same device of the other nodes does. Ethernet ports of a node with InfiniBand ar
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -47,11 +47,6 @@ class Missing(msgspec.Struct, frozen=True):
 
 
 SUPPORTED = ("infiniband", "ethernet", "")
-
-
-def unsupported(ports: Iterable[Seen]) -> list[Seen]:
-    """Ports of a layer that is not read here (Omni-Path): listed as unsupported, never as broken."""
-    return [port for port in ports if port.layer.lower() not in SUPPORTED]
 
 
 def fabric_ports(ports: Sequence[Seen], manifest: Sequence[Expected] = ()) -> list[Seen]:
