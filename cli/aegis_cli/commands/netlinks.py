@@ -144,9 +144,9 @@ def summary(answer: LinksAnswer) -> list[str]:
 
 def routing(info: RoutingInfo, now: float) -> list[str]:
     """Adaptive routing, with source and age, or why it is not known; what it hides."""
-    of = f" for {info.switches} of {info.of} switches" if info.switches is not None and info.of is not None else ""
+    of = f" for {info.switches} of {info.of} switches" if info.state == "on" and info.switches is not None and info.of else ""
     known = f" by {info.source}, {age(max(0.0, now - info.timeStamp / 1000))} ago" if info.timeStamp else ""
-    lines = [f"Adaptive routing: {info.state}{of}{known}" + (f" ({info.reason})" if info.reason and not (of and info.state == "on") else "")]
+    lines = [f"Adaptive routing: {info.state}{of}{known}" + (f" ({info.reason})" if info.reason and not of else "")]
     off = [level for level, state in sorted(info.levels.items(), key=lambda row: int(row[0])) if state == "off"]
     if off:
         lines.append(f"Static all the same on service levels {', '.join(off)}")

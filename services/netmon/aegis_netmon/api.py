@@ -45,6 +45,7 @@ log = logging.getLogger(__name__)
 SUBJECT = f"aegis.rpc.{SERVICE}.>"
 MAX_REQUEST = 8192
 MOST = 500
+EVENNESS = {"too_little": "too little traffic to tell"}
 MOST_CARDS = 16
 MOST_NAMES = 64
 MOST_FAILURES = 8
@@ -239,16 +240,18 @@ class Api:
         return tuple(f"{card}: {dropped}" for card, dropped in sorted(found.items(), key=lambda row: (-row[1], row[0]))[:MOST_CARDS] if dropped)
 
     def _sensors(self) -> tuple[str, ...]:
-        """Fans and temperatures that are far from their usual."""
+        """Fans and temperatures that are far from their usual, and what switches call a fault themselves."""
         names = self._picture.watch.names
-        return tuple(f"{names.get(part, part)}: {what}" for part, what in self._rounds.incidents.odd()[:MOST_CARDS])
+        told = (*self._sweeping.reports.faults(), *self._rounds.incidents.odd())
+        return tuple(f"{names.get(part, part)}: {what}" for part, what in told[:MOST_CARDS])
 
     def routing(self, now: float) -> RoutingInfo:
         """Adaptive routing: its state with source and age, whether it works, and what it hides."""
         state, picture = self._sweeping.adaptive, self._picture
         found = uplinks.spreads(picture.watch, picture.fabric, adaptive=picture.adaptive, limits=picture.hosts.limits)
         told = [
-            f"{leaf}: {verdict.state.replace('_', ' ')}" + (f", most used over mean {verdict.ratio:g}" if verdict.ratio is not None else "")
+            f"{leaf}: {EVENNESS.get(verdict.state, verdict.state)}"
+            + (f", most used over mean {verdict.ratio:g}" if verdict.ratio is not None else "")
             for leaf, verdict in sorted(found.items())
         ]
         warnings = [f"{leaf}: {verdict.warning}" for leaf, verdict in sorted(found.items()) if verdict.warning]

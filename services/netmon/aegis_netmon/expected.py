@@ -124,15 +124,23 @@ RECEIVED = ("symbol_error", "port_rcv_errors", "link_error_recovery", "local_lin
 """Errors that a receiver counts: what it says is about the other side's transmitter, the cable, and itself."""
 
 
-def side(a: Mapping[str, int], b: Mapping[str, int], others_of_a: Sequence[bool] = (), others_of_b: Sequence[bool] = ()) -> Side:
+def side(
+    a: Mapping[str, int],
+    b: Mapping[str, int],
+    others_of_a: Sequence[bool] = (),
+    others_of_b: Sequence[bool] = (),
+    names: tuple[str, str] = ("a", "b"),
+) -> Side:
     """Which side of a link is at fault, from what both ends counted in the same time.
 
-    `others_of_a`: of the other links of a's device (or line card), whether each is bad as well. An end is a mapping of counter to rise.
+    `others_of_a`: of the other links of a's device (or line card), whether each is bad as well. An end is a mapping of counter to rise. `names` of
+    the ends, for the reason.
     """
     for who, others in (("a", others_of_a), ("b", others_of_b)):
         if len(others) >= 2 and sum(others) >= max(2, 0.5 * len(others)):
             which: Literal["a_device", "b_device"] = "a_device" if who == "a" else "b_device"
-            return Side(which, f"{sum(others)} of {len(others)} other links of {who}'s device are bad as well: not this cable")
+            device = names["ab".index(who)].rpartition(" port ")[0] or f"{who}'s device"
+            return Side(which, f"{sum(others)} of {len(others)} other links of {device} are bad as well: not this cable")
     at_a, at_b = (sum(end.get(name, 0) for name in RECEIVED) for end in (a, b))
     if not at_a and not at_b:
         if a.get("port_rcv_remote_physical_errors") or b.get("port_rcv_remote_physical_errors"):
@@ -140,6 +148,6 @@ def side(a: Mapping[str, int], b: Mapping[str, int], others_of_a: Sequence[bool]
         return Side("none", "neither end counted a receive error")
     if at_a and at_b and min(at_a, at_b) >= 0.05 * max(at_a, at_b):
         return Side("cable", f"both ends receive errors ({at_a} and {at_b}): the cable or a connector")
-    if at_a > at_b:
-        return Side("b", f"only a receives errors ({at_a}): b's transmitter, or the fibre from b to a; a's receiver last")
-    return Side("a", f"only b receives errors ({at_b}): a's transmitter, or the fibre from a to b; b's receiver last")
+    near, far = names if at_a > at_b else names[::-1]
+    reason = f"only {near} receives errors ({max(at_a, at_b)}): the transmitter of {far}, or the fibre from there; its own receiver last"
+    return Side("b" if at_a > at_b else "a", reason)

@@ -7,6 +7,7 @@ finding only of the counters whose row says so. What is unproven is said to be, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
@@ -221,15 +222,24 @@ def of_order(port: Port, adaptive: bool | None) -> Iterator[Finding]:
         yield Finding("out_of_sequence", "info", "out_of_sequence", f"out_of_sequence rose by {late}: {why}", "facts")
 
 
+def clock(at: float | None) -> str:
+    """For a person.
+
+    >>> clock(1796038995.4)
+    '2026-11-30 11:43:15 UTC'
+    """
+    return f"{datetime.fromtimestamp(at or 0, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
 def of_flaps(flap: flaps.FlapVerdict) -> Iterator[Finding]:
     """Down, dropped, flapping, or down a moment ago."""
     if flap.state in ("down", "dropped"):
-        yield Finding("link_down", "critical", "state", f"down since {flap.since or 0:.0f}, {flap.longest:.0f} s", "gpud")
+        yield Finding("link_down", "critical", "state", f"down for {flap.longest:.0f} s, since {clock(flap.since)}", "gpud")
     elif flap.state == "flapping":
-        story = f"{flap.dips} dips, the longest {flap.longest:.0f} s; called well after {flap.clears_at or 0:.0f} if none follows"
+        story = f"{flap.dips} dips, the longest {flap.longest:.0f} s; called well after {clock(flap.clears_at)} if none follows"
         yield Finding("link_flapping", "critical", "state", story, "gpud, oci")
     elif flap.state == "was_down":
-        yield Finding("link_was_down", "warning", "state", f"down for {flap.longest:.0f} s, up again; shown until {flap.clears_at or 0:.0f}", "ours")
+        yield Finding("link_was_down", "warning", "state", f"down for {flap.longest:.0f} s, up again; shown until {clock(flap.clears_at)}", "ours")
 
 
 def of_rate(slow: Slow | None) -> list[Finding]:

@@ -295,10 +295,8 @@ class Picture:
             return worst.name, f"the cable {worst.name} - {other}", worst.note or (missing.reason if missing else "down")
         if worst.slow is not None:
             return worst.name, f"the cable {worst.name} - {other}", worst.slow.reason
-        side = expected.side(sums(worst.port), {})
-        if side.suspect == "b":
-            return worst.name, other, f"only {worst.name} receives errors: {other}'s transmitter, or the fibre; its own receiver last"
-        return worst.name, "", "" if side.suspect == "none" else side.reason
+        side = expected.side(sums(worst.port), {}, names=(worst.name, other))
+        return worst.name, other if side.suspect == "b" else "", "" if side.suspect == "none" else side.reason
 
     def _findings(self, line: Line, now: float) -> list[FindingInfo]:
         found = []

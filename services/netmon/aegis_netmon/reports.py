@@ -21,7 +21,7 @@ from aegis_netmon.dbcsv import Digest
 from aegis_netmon.fabricpoll import Reading
 from aegis_netmon.flaps import Dip
 from aegis_netmon.routing import AdaptiveState
-from aegis_netmon.topology import End, word
+from aegis_netmon.topology import End, guid, word
 
 MOST_FILES = 256
 MOST_BYTES = 64 << 20
@@ -123,6 +123,16 @@ class Reports:
             elif parsed.tool == "ibdiagnet":
                 found += self._digests[name].sensors
         return found
+
+    def faults(self) -> list[tuple[str, str]]:
+        """(part, what) of fans and power supplies that a switch itself calls faulty, by the last report on it."""
+        found: dict[str, list[str]] = {}
+        for name, parsed, _ in self.of("ibswinfo"):
+            switch = next((item for item in parsed.items if item.get("kind") == "switch"), {})
+            part = part_of(name) or (guid(str(switch["guid"])) if switch.get("guid") else word(switch.get("name")) or name)
+            own = (clip(one.evidence.replace("|", " ")) for one in parsed.findings if one.code in ("switch_fan", "switch_psu"))
+            found[part] = [" ".join(what.split()) for what in own]
+        return [(part, what) for part, told in sorted(found.items()) for what in told]
 
     def events(self, changed: list[str]) -> list[PortEvent]:
         """Events of counters in the changed logs of UFM that were not there before: a log is read anew whenever it grows."""

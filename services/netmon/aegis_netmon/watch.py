@@ -129,7 +129,7 @@ def judge(watch: Watch, key: str, reading: Reading, limits: Limits) -> LinkVerdi
     judged.sort(key=lambda row: (-ORDER.index(row[1].state), -len(row[1].findings), -errors(watch.ports.get(row[0])), row[0]))
     end, top = judged[0]
     seen = [sums(port) for _, port in ends]
-    side = no_side(flap) if top.state == "down" else expected.side(seen[0], seen[1])
+    side = no_side(flap) if top.state == "down" else expected.side(seen[0], seen[1], names=(title[link.a], title[link.b]))
     if lame is not None and side.suspect == "none":
         side = expected.Side("cable", "nothing but its rate is wrong: cable or connector, then either port")
     return LinkVerdict(key, top.state, title[link.a], title[link.b], title[end], side, top.findings, worst(each.ber for _, each in judged))
@@ -164,7 +164,7 @@ def with_devices(watch: Watch, verdicts: Sequence[LinkVerdict]) -> Iterable[Link
         link = watch.links[verdict.link]
         others = [[key in bad for key in of[end[0]] if key != link.id] for end in (link.a, link.b)]
         if verdict.link in bad and any(sum(row) >= 2 for row in others):
-            side = expected.side(sums(watch.ports.get(link.a)), sums(watch.ports.get(link.b)), others[0], others[1])
+            side = expected.side(sums(watch.ports.get(link.a)), sums(watch.ports.get(link.b)), others[0], others[1], (verdict.a, verdict.b))
             if side.suspect.endswith("device"):
                 yield msgspec.structs.replace(verdict, side=side)
                 continue

@@ -29,6 +29,7 @@ GUID               | 0x1c34da0300010540
 firmware version   | 11.2008.2102
 -------------------------------------------------
 temperature (C)    | 45
+fan status         | ERROR
 """
 
 
@@ -87,6 +88,7 @@ async def test_links_are_listed_shown_and_joined_with_jobs(nodes: list[Node], tm
     assert "Firmware differs: n4 mlx5_0: 28.39.2048, most have 28.41.1000" in out
     assert "Adaptive routing not known to be supported: SwitchIB Mellanox Technologies: Switch-IB 11.2008.2102" in out
     assert "netmon.fabric is false" in out
+    assert "Switch 1c34da0300010540: fan status ERROR" in out
     code, out, _ = await aegis("ls", "-o", "wide")
     assert code == 0 and "GBPS" in out.split("\n")[0].split() and "GB/S" not in out
     code, out, _ = await aegis("show", "n0 mlx5_0")

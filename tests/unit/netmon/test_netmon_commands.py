@@ -10,11 +10,13 @@ import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import pytest
 from aegis_agent import parse_command
+from aegis_cli.commands import netlinks
 from aegis_cli.main import app
+from aegis_proto.net import RoutingInfo
 from typer.testing import CliRunner
 
 DOWN = "CA 'mlx5_0'\n\tPort 1:\n\t\tState: Down\n\t\tPhysical state: Polling\n"
@@ -122,6 +124,13 @@ def test_pairs_name_the_slow_node_or_the_way_and_say_what_to_measure(tmp_path: P
     for wrong in ("n1 n2\n", "n1 n2 fast\n", "n1 n1 3\n", "n1 n2 nan\n", ""):
         file.write_text(wrong)
         assert cli("pairs", str(file)).returncode == 2
+
+
+@pytest.mark.parametrize(("state", "on", "told"), [("on", 6, "on for 6 of 6 switches by"), ("unknown", 4, "unknown by"), ("off", 0, "off by")])
+def test_the_count_of_switches_stands_only_beside_on(state: Literal["on", "off", "unknown"], on: int, told: str) -> None:
+    (line,) = netlinks.routing(RoutingInfo(state, on, 6, "ibdiagnet", f"on for {on} of 6 switches", 1000), 61.0)
+    assert line.startswith(f"Adaptive routing: {told} ibdiagnet")
+    assert line.count("of 6 switches") == 1
 
 
 def test_a_rollout_begins_with_the_pod_on_which_least_depends(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from aegis_netmon import ber, flaps, limits
+from aegis_netmon import ber, flaps, health, limits
 from aegis_netmon.expected import Expected, Seen, missing, side
 from aegis_netmon.health import Health, judge
 from aegis_netmon.series import Poll, Port, observe
@@ -205,6 +205,17 @@ def test_a_few_nodes_are_no_peers() -> None:
 )
 def test_the_receiver_tells_which_side_of_the_cable(a: dict[str, int], b: dict[str, int], suspect: str) -> None:
     assert side(a, b).suspect == suspect
+
+
+def test_the_reason_names_the_ends() -> None:
+    reason = side({}, {"symbol_error": 900}, names=("spine1 port 3", "leaf2 port 5")).reason
+    assert reason == "only leaf2 port 5 receives errors (900): the transmitter of spine1 port 3, or the fibre from there; its own receiver last"
+    assert "other links of spine1 are" in side({}, {}, [True, True], names=("spine1 port 3", "leaf2 port 5")).reason
+
+
+def test_when_a_link_went_down_is_a_time_of_day() -> None:
+    (told,) = health.of_flaps(flaps.FlapVerdict("down", 1, 15.0, 1796038995.0))
+    assert told.story == "down for 15 s, since 2026-11-30 11:43:15 UTC"
 
 
 def test_many_bad_links_of_one_device_are_the_device() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -109,6 +110,18 @@ def test_links_that_ufm_saw_go_and_come_are_dips_of_both_ends() -> None:
     (dip,) = state.flaps["l"].dips
     assert (dip.end or 0) - dip.start == pytest.approx(4.0), "between two sweeps, told by both ends, read twice: one"
     assert flaps.judge(state.flaps["l"], swept.at).state == "was_down"
+
+
+def test_what_a_switch_calls_faulty_is_told_until_a_report_says_that_it_is_well(shared: Path, tmp_path: Path) -> None:
+    text = (shared / "net/ibswinfo_test1.out").read_text()
+    seen = reports.Reports(str(tmp_path))
+    told = []
+    for name, said in (("sw.txt", text), ("sw2.txt", text.replace("| ERROR", "| OK"))):
+        (tmp_path / name).write_text(said)
+        os.utime(tmp_path / name, (len(told) + 1,) * 2)
+        seen.look()
+        told.append(seen.faults())
+    assert told == [[("1c34da0300010540", "fan status ERROR")], []]
 
 
 def test_a_log_that_grows_tells_only_what_is_new(tmp_path: Path) -> None:
