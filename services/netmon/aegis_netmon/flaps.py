@@ -15,6 +15,8 @@ from aegis_netmon.limits import Flap, default
 
 State = Literal["up", "down", "was_down", "flapping", "dropped", "unknown"]
 KEPT = 64
+SET_BACK = 60.0
+"""Seconds that a reading is older than the one before it, from which on the clock was set back."""
 
 
 class Dip(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from aegis_proto.net import MOST_PORTS, Optics
 
 from aegis_netmon import expected, flaps, health, hostpoll
 from aegis_netmon.expected import Expected, Missing, Seen
-from aegis_netmon.flaps import History
+from aegis_netmon.flaps import SET_BACK, History
 from aegis_netmon.health import Health, Slow
 from aegis_netmon.hostpoll import NodePoll, PortPoll
 from aegis_netmon.limits import Limits, default
@@ -22,8 +22,6 @@ from aegis_netmon.series import Poll, Port, observe
 SILENT_POLLS = 3.5
 """Polls without a word after which a node is silent."""
 RAW_KEPT = 64
-SET_BACK = 60.0
-"""Seconds that a poll is older than the one before it, from which on the clock of the bus was set back."""
 DOWNED = ("link_downed", "carrier_down")
 
 

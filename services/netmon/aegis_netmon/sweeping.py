@@ -24,7 +24,7 @@ from aegis_netmon.picture import Picture
 from aegis_netmon.reports import Reports
 from aegis_netmon.routing import AdaptiveState
 from aegis_netmon.topology import End, Link
-from aegis_netmon.watch import Watch, dipped, step
+from aegis_netmon.watch import Watch, dipped, in_time, step
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class Sweeping:
                 metrics.SWEEP.observe(time.monotonic() - begun)
                 if self._mine():  # the lease may have run out meanwhile
                     await self._take(reading, time.monotonic() - begun)
-        elif (reported := self.reports.reading(changed)) is not None:
+        elif (reported := self.reports.reading(changed)) is not None and reported.at > self.last.at:
             await self._take(reported, 0.0)
         for sensor in self.reports.sensors(changed):
             self._incidents.sensor(sensor)
@@ -118,7 +118,8 @@ class Sweeping:
             return
         self._doubtful = False
         reading = msgspec.structs.replace(reading, optics=reading.optics or self.reports.optics(time.time()), below=self._below)
-        after, verdicts = await asyncio.to_thread(step, picture.watch, reading, picture.hosts.limits)
+        watch = in_time(picture.watch, reading.at) if self._settings.fabric else picture.watch
+        after, verdicts = await asyncio.to_thread(step, watch, reading, picture.hosts.limits)
         picture.swept(after, reading.fabric, verdicts)
         for end, port in after.ports.items():
             self._incidents.counted(end, port, reading.at)

@@ -14,7 +14,7 @@ from aegis_parsers.ib.ber import line_rate_gbps
 from aegis_netmon import expected, flaps, health
 from aegis_netmon.ber import BerVerdict, worst
 from aegis_netmon.fabricpoll import Reading
-from aegis_netmon.flaps import History
+from aegis_netmon.flaps import SET_BACK, History
 from aegis_netmon.health import Finding, Health
 from aegis_netmon.limits import Limits, default
 from aegis_netmon.series import Port, observe
@@ -71,6 +71,15 @@ def step(watch: Watch, reading: Reading, limits: Limits | None = None) -> tuple[
     after = forget(after, *(key for key in links if key not in fabric.links and taken_out(histories[key], reading.at, limits)))
     verdicts = [verdict for key in after.links if (verdict := judge(after, key, reading, limits)) is not None]
     return after, sorted(with_devices(after, verdicts), key=lambda verdict: (-ORDER.index(verdict.state), verdict.link))
+
+
+def in_time(watch: Watch, at: float) -> Watch:
+    """What is known, in the clock of this machine: where that was set back, or another's was ahead, counters begin anew and dips are as long ago as
+    they were."""
+    last = max((history.at for history in watch.flaps.values()), default=at)
+    if at >= last - SET_BACK:
+        return watch
+    return msgspec.structs.replace(watch, ports={}, flaps={key: flaps.moved(history, at - last) for key, history in watch.flaps.items()})
 
 
 def best_rates(watch: Watch, reading: Reading, limits: Limits) -> Iterator[tuple[str, tuple[float, float]]]:

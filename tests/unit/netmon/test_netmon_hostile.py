@@ -25,7 +25,7 @@ from aegis_netmon.picture import Picture
 from aegis_netmon.series import MOST, Poll, Port, observe
 from aegis_netmon.sweeping import Sweeping
 from aegis_netmon.topology import Device, Fabric, Link, link_id
-from aegis_netmon.watch import Watch, step
+from aegis_netmon.watch import Watch, in_time, step
 from aegis_parsers.ib.live import PortReading
 from aegis_proto.messages import decode, encode
 from aegis_proto.net import NodePorts, Optics, PortCounts
@@ -231,6 +231,18 @@ async def test_what_a_sweep_said_before_another_had_the_lease_is_not_said_again(
     picture.adopt(watch)
     picture.round(9001.0)
     assert {line.state for line in picture.lines.values()} == {"unknown"}, "until this one sweeps"
+
+
+def test_when_the_clock_of_the_sweeper_was_set_back_links_are_still_watched() -> None:
+    whole, watch, verdicts = fabric_of(range(4)), Watch(), []
+    for at in (90000.0, 90060.0):
+        watch, _ = step(watch, reading(whole, at))
+    for at in (50000.0, 50060.0):
+        poll = Poll(LEAF, 2, at, {"symbol_error": 900 if at > 50000.0 else 0})
+        other = msgspec.structs.replace(reading(whole, at), polls=(poll,))
+        watch, verdicts = step(in_time(watch, at), other)
+    assert [(one.state, one.end) for one in verdicts[:2]] == [("degraded", "leaf1 port 2"), ("unknown", "n0 mlx5_0 port 1")]
+    assert in_time(watch, 50059.0) is watch
 
 
 async def test_what_is_remembered_stays_whole_when_the_answer_to_its_head_is_lost(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
