@@ -66,6 +66,8 @@ class Picture:
         self._ways: dict[tuple[str, ...], Use] = {}
         """Nodes -> what jobs on them use of the fabric; forgotten when its graph, its routes or the names of its adapters are others."""
         self._ways_of: object = None
+        self._at = 0.0
+        """Of the last round."""
 
     def routed(self, tables: users.Routes) -> None:
         """After the switches' tables were read."""
@@ -96,6 +98,7 @@ class Picture:
 
     def round(self, now: float) -> list[Line]:
         """Bring the lines up to date; those whose state changed."""
+        self._at = now
         self.hosts.expect(now)
         known = (len(self.hosts.ports), len(self.hosts.by_guid), len(self.watch.links))
         if known != self._known:
@@ -242,25 +245,29 @@ class Picture:
         return a, b
 
     def counted(self, line: Line) -> list[tuple[str, Port, str]]:
-        """(name of the end, its counters, who reads them): the host's own where it tells them, else the sweep's."""
+        """(name of the end, its counters, who reads them): the host's own while it tells them, else the sweep's."""
         if line.link is None:
             return [(port.name, port.port, "host") for port in line.ports if port.port is not None]
         names = self.ends(line)
         found = []
         for name, end in zip(names, (line.link.a, line.link.b), strict=True):
-            own = self.own(end)
-            if own is not None and own.port is not None:
-                found.append((name, own.port, "host"))
-            elif (swept := self.watch.ports.get(end)) is not None:
+            told, swept = self._told(end), self.watch.ports.get(end)
+            if told is not None:
+                found.append((name, told, "host"))
+            elif swept is not None:
                 found.append((name, swept, "fabric"))
         return found
+
+    def _told(self, end: End) -> Port | None:
+        """The counters of a host's own port; None where its daemon has fallen silent: what it told last is no rate of now."""
+        own = self.own(end)
+        return own.port if own is not None and not own.silent(self._at) else None
 
     def _sum(self, line: Line, which: int) -> dict[str, int]:
         if line.link is None:
             return sums(line.ports[0].port) if which == 0 else {}
         end: End = (line.link.a, line.link.b)[which]
-        own = self.own(end)
-        return sums(own.port if own is not None and own.port is not None else self.watch.ports.get(end))
+        return sums(self._told(end) or self.watch.ports.get(end))
 
     def gbps(self, line: Line) -> tuple[float, float]:
         """Gbit/s from a to b and back, over the window, by whichever end counts it."""

@@ -105,6 +105,23 @@ def test_a_link_between_switches_shows_its_bit_error_rate(fabric: Fabric) -> Non
     assert info.ber == pytest.approx(80 / (60 * info.gbps * 1e9)) and info.berHigh is not None and info.berHigh > info.ber
 
 
+def test_what_a_daemon_told_before_it_fell_silent_is_no_rate_of_now(fabric: Fabric) -> None:
+    picture, watch = Picture(Hosts()), Watch()
+    link = next(link for link in fabric.links.values() if link.tier == 0)
+    host = next(end for end in (link.a, link.b) if fabric.devices[end[0]].kind == "host")
+    for n in range(3):
+        seen = Seen("node01", "mlx5_0", host[1], True)
+        poll = Poll(*host, 10.0 * n, {"packet_seq_err": 900 * n, "symbol_error": 50 * n})
+        picture.hosts.take(NodePoll("node01", 10.0 * n, 10.0, None, (PortPoll(seen, poll, host[0], "", None, ""),)))
+    for at in (20.0, 600.0, 630.0):
+        polls = tuple(Poll(*end, at, dict(ZEROES)) for end in sorted(ends(fabric)))
+        watch, verdicts = step(watch, Reading(at, fabric, polls))
+        picture.swept(watch, fabric, verdicts)
+        picture.round(at)
+        info = picture.info(picture.lines[link.id], at)
+        assert (info.errors, info.retransmits) == ((100, 90.0) if at == 20.0 else (0, 0.0))
+
+
 def test_a_tool_that_cannot_be_killed_does_not_hold_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As one that runs as another user."""
     tool = tmp_path / "tool"
