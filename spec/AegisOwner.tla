@@ -11,7 +11,7 @@
 (* outside (a call to the platform), keyed, so that repeating it is harmless.       *)
 EXTENDS Naturals, FiniteSets, Sequences, TLC
 CONSTANTS Masters, Reports, Nobody,
-  MaxExpiry, MaxCrash, MaxTimeout, MaxDup, MaxGap,
+  MaxExpiry, MaxCrash, MaxTimeout, MaxDup, MaxGap, MaxLeave,
   UseLease        \* FALSE: anybody may try to take over at any time (bounded by MaxExpiry)
 None  == [kind |-> "none"]
 Empty == [seq |-> 0, owner |-> Nobody, term |-> 0, cursor |-> 0, round |-> 1, count |-> 0, done |-> {}]
@@ -27,15 +27,16 @@ variables
   lease = [m \in Masters |-> TRUE],
   sentRound = [r \in Reports |-> 0],     \* round in which the agent last sent this report
   made = {},                             \* effects done outside
-  expiry = 0, crash = 0, timeout = 0, dup = 0, gap = 0,
+  expiry = 0, crash = 0, timeout = 0, dup = 0, gap = 0, leave = 0,
   \* the masters: place in the program, what they read, the commit they wait for and its answer, effects owed (mutants only)
   at = [m \in Masters |-> "idle"], hd = [m \in Masters |-> Empty], sh = [m \in Masters |-> 0],
   waits = [m \in Masters |-> None], answer = [m \in Masters |-> "none"], mine = [m \in Masters |-> 0];
 define
-  Free(m)   == \/ head.owner = Nobody
-               \/ head.owner = m                                   \* itself before a crash, or a takeover it gave up waiting for
-               \/ (UseLease /\ head.owner # Nobody /\ ~lease[head.owner])
-               \/ (~UseLease /\ expiry < MaxExpiry)
+  Free(m)   == /\ (UseLease => lease[m])                           \* who is not alive by its own lease takes nothing over
+               /\ \/ head.owner = Nobody
+                  \/ head.owner = m                                \* itself before a crash, or a takeover it gave up waiting for
+                  \/ (UseLease /\ head.owner # Nobody /\ ~lease[head.owner])
+                  \/ (~UseLease /\ expiry < MaxExpiry)
   Open(m)   == hd[m].cursor < Len(log)
   Gap(m)    == first > hd[m].cursor + 1
   Commit(m, h, s) == [kind |-> "commit", from |-> m, expect |-> hd[m].seq, head |-> h, shard |-> s]
@@ -70,7 +71,11 @@ M: while TRUE do
      or     \* the answer of the store
        await at[self] = "sent" /\ answer[self] = "ok";
        hd[self] := [waits[self].head EXCEPT !.seq = waits[self].expect + 1]; sh[self] := waits[self].shard;
-       at[self] := "own"; waits[self] := None; answer[self] := "none";
+       at[self] := IF waits[self].head.owner = self THEN "own" ELSE "idle"; waits[self] := None; answer[self] := "none";
+     or     \* told to end: the head as it last stored it, without an owner, term + 1; it may be started again
+       await at[self] = "own" /\ leave < MaxLeave;
+       leave := leave + 1;
+       send(self, Commit(self, [hd[self] EXCEPT !.owner = Nobody, !.term = @ + 1, !.cursor = IF hd[self].seq = head.seq THEN head.cursor ELSE @], sh[self]));
      or
        await at[self] = "sent" /\ answer[self] = "refused";
        at[self] := "reload"; waits[self] := None; answer[self] := "none";
@@ -137,13 +142,14 @@ end process;
 end algorithm; *)
 \* BEGIN TRANSLATION
 VARIABLES head, shard, log, first, wire, lease, sentRound, made, expiry, 
-          crash, timeout, dup, gap, at, hd, sh, waits, answer, mine
+          crash, timeout, dup, gap, leave, at, hd, sh, waits, answer, mine
 
 (* define statement *)
-Free(m)   == \/ head.owner = Nobody
-             \/ head.owner = m
-             \/ (UseLease /\ head.owner # Nobody /\ ~lease[head.owner])
-             \/ (~UseLease /\ expiry < MaxExpiry)
+Free(m)   == /\ (UseLease => lease[m])
+             /\ \/ head.owner = Nobody
+                \/ head.owner = m
+                \/ (UseLease /\ head.owner # Nobody /\ ~lease[head.owner])
+                \/ (~UseLease /\ expiry < MaxExpiry)
 Open(m)   == hd[m].cursor < Len(log)
 Gap(m)    == first > hd[m].cursor + 1
 Commit(m, h, s) == [kind |-> "commit", from |-> m, expect |-> hd[m].seq, head |-> h, shard |-> s]
@@ -151,7 +157,8 @@ Decide(h, r)    == [h EXCEPT !.cursor = h.cursor + 1, !.count = h.count + 1, !.d
 
 
 vars == << head, shard, log, first, wire, lease, sentRound, made, expiry, 
-           crash, timeout, dup, gap, at, hd, sh, waits, answer, mine >>
+           crash, timeout, dup, gap, leave, at, hd, sh, waits, answer, mine
+        >>
 
 ProcSet == (Masters) \cup {"store"} \cup (Reports) \cup ({<<"lease", m>> : m \in Masters}) \cup {"env"}
 
@@ -169,6 +176,7 @@ Init == (* Global variables *)
         /\ timeout = 0
         /\ dup = 0
         /\ gap = 0
+        /\ leave = 0
         /\ at = [m \in Masters |-> "idle"]
         /\ hd = [m \in Masters |-> Empty]
         /\ sh = [m \in Masters |-> 0]
@@ -183,62 +191,69 @@ Master(self) == /\ \/ /\ at[self] = "idle" /\ Free(self)
                                  /\ UNCHANGED expiry
                       /\ hd' = [hd EXCEPT ![self] = head]
                       /\ at' = [at EXCEPT ![self] = "shards"]
-                      /\ UNCHANGED <<wire, made, timeout, sh, waits, answer, mine>>
+                      /\ UNCHANGED <<wire, made, timeout, leave, sh, waits, answer, mine>>
                    \/ /\ at[self] = "shards"
                       /\ sh' = [sh EXCEPT ![self] = shard]
                       /\ at' = [at EXCEPT ![self] = "claim"]
-                      /\ UNCHANGED <<wire, made, expiry, timeout, hd, waits, answer, mine>>
+                      /\ UNCHANGED <<wire, made, expiry, timeout, leave, hd, waits, answer, mine>>
                    \/ /\ at[self] = "claim"
                       /\ mine' = [mine EXCEPT ![self] = hd[self].term + 1]
                       /\ wire' = (wire \cup {(Commit(self, [hd[self] EXCEPT !.owner = self, !.term = @ + 1], sh[self]))})
                       /\ waits' = [waits EXCEPT ![self] = Commit(self, [hd[self] EXCEPT !.owner = self, !.term = @ + 1], sh[self])]
                       /\ answer' = [answer EXCEPT ![self] = "none"]
                       /\ at' = [at EXCEPT ![self] = "sent"]
-                      /\ UNCHANGED <<made, expiry, timeout, hd, sh>>
+                      /\ UNCHANGED <<made, expiry, timeout, leave, hd, sh>>
                    \/ /\ at[self] = "own" /\ ~Gap(self) /\ Open(self) /\ log[hd[self].cursor + 1] \in hd[self].done
                       /\ hd' = [hd EXCEPT ![self].cursor = hd[self].cursor + 1]
-                      /\ UNCHANGED <<wire, made, expiry, timeout, at, sh, waits, answer, mine>>
+                      /\ UNCHANGED <<wire, made, expiry, timeout, leave, at, sh, waits, answer, mine>>
                    \/ /\ at[self] = "own" /\ ~Gap(self) /\ Open(self) /\ log[hd[self].cursor + 1] \notin hd[self].done
                       /\ wire' = (wire \cup {(Commit(self, Decide(hd[self], log[hd[self].cursor + 1]), sh[self] + 1))})
                       /\ waits' = [waits EXCEPT ![self] = Commit(self, Decide(hd[self], log[hd[self].cursor + 1]), sh[self] + 1)]
                       /\ answer' = [answer EXCEPT ![self] = "none"]
                       /\ at' = [at EXCEPT ![self] = "sent"]
-                      /\ UNCHANGED <<made, expiry, timeout, hd, sh, mine>>
+                      /\ UNCHANGED <<made, expiry, timeout, leave, hd, sh, mine>>
                    \/ /\ at[self] = "own" /\ Gap(self)
                       /\ wire' = (wire \cup {(Commit(self, [hd[self] EXCEPT !.cursor = first - 1, !.round = @ + 1], sh[self]))})
                       /\ waits' = [waits EXCEPT ![self] = Commit(self, [hd[self] EXCEPT !.cursor = first - 1, !.round = @ + 1], sh[self])]
                       /\ answer' = [answer EXCEPT ![self] = "none"]
                       /\ at' = [at EXCEPT ![self] = "sent"]
-                      /\ UNCHANGED <<made, expiry, timeout, hd, sh, mine>>
+                      /\ UNCHANGED <<made, expiry, timeout, leave, hd, sh, mine>>
                    \/ /\ at[self] = "sent" /\ answer[self] = "ok"
                       /\ hd' = [hd EXCEPT ![self] = [waits[self].head EXCEPT !.seq = waits[self].expect + 1]]
                       /\ sh' = [sh EXCEPT ![self] = waits[self].shard]
-                      /\ at' = [at EXCEPT ![self] = "own"]
+                      /\ at' = [at EXCEPT ![self] = IF waits[self].head.owner = self THEN "own" ELSE "idle"]
                       /\ waits' = [waits EXCEPT ![self] = None]
                       /\ answer' = [answer EXCEPT ![self] = "none"]
-                      /\ UNCHANGED <<wire, made, expiry, timeout, mine>>
+                      /\ UNCHANGED <<wire, made, expiry, timeout, leave, mine>>
+                   \/ /\ at[self] = "own" /\ leave < MaxLeave
+                      /\ leave' = leave + 1
+                      /\ wire' = (wire \cup {(Commit(self, [hd[self] EXCEPT !.owner = Nobody, !.term = @ + 1, !.cursor = IF hd[self].seq = head.seq THEN head.cursor ELSE @], sh[self]))})
+                      /\ waits' = [waits EXCEPT ![self] = Commit(self, [hd[self] EXCEPT !.owner = Nobody, !.term = @ + 1, !.cursor = IF hd[self].seq = head.seq THEN head.cursor ELSE @], sh[self])]
+                      /\ answer' = [answer EXCEPT ![self] = "none"]
+                      /\ at' = [at EXCEPT ![self] = "sent"]
+                      /\ UNCHANGED <<made, expiry, timeout, hd, sh, mine>>
                    \/ /\ at[self] = "sent" /\ answer[self] = "refused"
                       /\ at' = [at EXCEPT ![self] = "reload"]
                       /\ waits' = [waits EXCEPT ![self] = None]
                       /\ answer' = [answer EXCEPT ![self] = "none"]
-                      /\ UNCHANGED <<wire, made, expiry, timeout, hd, sh, mine>>
+                      /\ UNCHANGED <<wire, made, expiry, timeout, leave, hd, sh, mine>>
                    \/ /\ at[self] = "sent" /\ answer[self] = "none" /\ timeout < MaxTimeout
                       /\ timeout' = timeout + 1
                       /\ at' = [at EXCEPT ![self] = "reload"]
                       /\ waits' = [waits EXCEPT ![self] = None]
-                      /\ UNCHANGED <<wire, made, expiry, hd, sh, answer, mine>>
+                      /\ UNCHANGED <<wire, made, expiry, leave, hd, sh, answer, mine>>
                    \/ /\ at[self] = "reload"
                       /\ hd' = [hd EXCEPT ![self] = head]
                       /\ at' = [at EXCEPT ![self] = IF head.owner = self /\ head.term = mine[self] THEN "reshards" ELSE "idle"]
-                      /\ UNCHANGED <<wire, made, expiry, timeout, sh, waits, answer, mine>>
+                      /\ UNCHANGED <<wire, made, expiry, timeout, leave, sh, waits, answer, mine>>
                    \/ /\ at[self] = "reshards"
                       /\ sh' = [sh EXCEPT ![self] = shard]
                       /\ at' = [at EXCEPT ![self] = "own"]
-                      /\ UNCHANGED <<wire, made, expiry, timeout, hd, waits, answer, mine>>
+                      /\ UNCHANGED <<wire, made, expiry, timeout, leave, hd, waits, answer, mine>>
                    \/ /\ at[self] = "own" /\ hd[self].done \ made # {}
                       /\ \E r \in hd[self].done \ made:
                            made' = (made \cup {r})
-                      /\ UNCHANGED <<wire, expiry, timeout, at, hd, sh, waits, answer, mine>>
+                      /\ UNCHANGED <<wire, expiry, timeout, leave, at, hd, sh, waits, answer, mine>>
                 /\ UNCHANGED << head, shard, log, first, lease, sentRound, 
                                 crash, dup, gap >>
 
@@ -257,20 +272,20 @@ Store == /\ \E c \in wire:
                                     /\ UNCHANGED answer
                          /\ UNCHANGED << head, shard >>
          /\ UNCHANGED << log, first, lease, sentRound, made, expiry, crash, 
-                         timeout, dup, gap, at, hd, sh, waits, mine >>
+                         timeout, dup, gap, leave, at, hd, sh, waits, mine >>
 
 Agent(self) == /\ sentRound[self] < head.round /\ self \notin head.done
                /\ sentRound' = [sentRound EXCEPT ![self] = head.round]
                /\ log' = Append(log, self)
                /\ UNCHANGED << head, shard, first, wire, lease, made, expiry, 
-                               crash, timeout, dup, gap, at, hd, sh, waits, 
-                               answer, mine >>
+                               crash, timeout, dup, gap, leave, at, hd, sh, 
+                               waits, answer, mine >>
 
 Lease(self) == /\ ~lease[self[2]]
                /\ lease' = [lease EXCEPT ![self[2]] = TRUE]
                /\ UNCHANGED << head, shard, log, first, wire, sentRound, made, 
-                               expiry, crash, timeout, dup, gap, at, hd, sh, 
-                               waits, answer, mine >>
+                               expiry, crash, timeout, dup, gap, leave, at, hd, 
+                               sh, waits, answer, mine >>
 
 Env == /\ \/ /\ \E m \in Masters:
                   /\ UseLease /\ expiry < MaxExpiry /\ lease[m]
@@ -301,7 +316,7 @@ Env == /\ \/ /\ \E m \in Masters:
              /\ gap' = gap + 1
              /\ first' = Len(log) + 1
              /\ UNCHANGED <<log, wire, lease, expiry, crash, dup, at, hd, sh, waits, answer, mine>>
-       /\ UNCHANGED << head, shard, sentRound, made, timeout >>
+       /\ UNCHANGED << head, shard, sentRound, made, timeout, leave >>
 
 Next == Store \/ Env
            \/ (\E self \in Masters: Master(self))
@@ -315,7 +330,6 @@ Spec == /\ Init /\ [][Next]_vars
         /\ \A self \in {<<"lease", m>> : m \in Masters} : WF_vars(Lease(self))
 
 \* END TRANSLATION
-TermBound        == head.term <= 3     \* CONSTRAINT, where both leases may be gone at once: nobody renews, and each takes over from the other for ever
 \* ==== INVARIANTS ====================================================================
 \* one decision for one report, whatever is repeated, late, or crosses a takeover
 CountOnce        == head.count = Cardinality(head.done)
@@ -323,10 +337,12 @@ CountOnce        == head.count = Cardinality(head.done)
 HeadAndShards    == shard = head.count
 \* what lies before the cursor is decided, or was thrown away by the stream and asked for again
 NothingSkipped   == head.cursor <= Len(log) /\ \A i \in 1..head.cursor : log[i] \in head.done \/ (i < first /\ head.round > 1)
+\* a takeover has a cause, a lease or a master or an answer that is gone, or a master that left: no two masters take a job from each other for ever
+TakeoversHaveCauses == head.term <= 1 + expiry + 2 * crash + timeout + 2 * leave
 \* nothing happens outside that is not durable
 EffectsCommitted == made \subseteq head.done
 \* ==== ACTIONS =======================================================================
-\* a stale owner never changes the state: a write is of the present owner and term, or takes over by the next term
+\* a stale owner never changes the state: a write is of the present owner and term, or takes over, or gives away, by the next term
 StaleNeverWrites == [][head' # head => \/ (head'.owner = head.owner /\ head'.term = head.term)
                                        \/ (head'.term = head.term + 1 /\ head'.done = head.done /\ head'.cursor = head.cursor)]_vars
 OneWriteOneSeq   == [][head' # head => head'.seq = head.seq + 1]_vars

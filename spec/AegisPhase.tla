@@ -2224,15 +2224,17 @@ CountHasAHolder   == On("move") /\ counted => holder = "nobody" \/ (holder \in W
 \* somebody finished the round he was asked in, not an earlier one; the end of a plain worker makes the job plain and is its Finish
 NoStaleDone       == [][(phase' # phase /\ phase' \in Rounds /\ mode' = mode) => (\A w \in Workers : ~finished'[w] /\ ~errored'[w])]_vars
 \* once a worker's Finish is in, neither its end nor its mark ends the run
-DoneWins          == [][\A w \in Workers : (phase = "RunCommand" /\ mode = "managed" /\ finished[w] /\ present[w] /\ ~present'[w] /\ phase' # phase)
+DoneWins          == [][\A w \in Workers : (phase = "RunCommand" /\ mode = "managed" /\ finished[w] /\ phase' # phase
+                                              /\ ((present[w] /\ ~present'[w]) \/ Lost(<<"lost", w>>)))
                           => phase' = "Restarting" /\ adopting']_vars
 SucceedIsTrue     == [][(phase' = "Succeed" /\ phase # "Succeed") => \A w \in Workers : finished'[w]]_vars
 TerminalStays     == [][(phase \in Terminal) => (phase' = phase /\ recoverCount' = recoverCount)]_vars
 \* a mark, or its withdrawal, changes nothing but the mark
 MarkOnlyMarks     == [][\A w \in Workers : (mark'[w] # mark[w] /\ phase = "RunCommand" /\ phase' = "RunCommand")
                           => (retries' = retries /\ toQuit' = toQuit /\ innerPhase' = innerPhase)]_vars
-\* a slow pod leaves at a checkpoint, or because the run stands anyway; time alone never takes it
-SafePoint         == [][(phase = "RunCommand" /\ ~Hung /\ HangDeadline) => FALSE]_vars
+\* a slow pod leaves at a checkpoint, or because the run stands anyway; neither its mark nor time alone takes it
+SafePoint         == [][/\ (phase = "RunCommand" /\ ~Hung /\ HangDeadline) => FALSE
+                        /\ (\E w \in Workers : Mark(<<"mark", w>>)) => (phase' = phase /\ toQuit' = toQuit)]_vars
 \* at most one count per incarnation
 CountOncePerIncarnation == [][failures' > failures => (failures' = failures + 1 /\ ~counted)]_vars
 \* the job fails exactly at its (maxRetry+1)-th counted failure: in that step, in no other, whatever else happens
@@ -2251,8 +2253,9 @@ BootedFirst       == [][(phase # "RunCommand" /\ phase' = "RunCommand" /\ mode' 
 PlainOnlyAtFirst  == [][mode' # mode => ~started]_vars
 \* a suspended job waits for ever
 SuspendedIsPatient == [][(suspended /\ phase' = "Failed") => failedReason' = "stopped"]_vars
-\* the platform takes pods away for nothing
-PreemptionIsFree  == [][(\E w \in Workers : Preempted(<<"preempted", w>>)) => (uncounted' = uncounted /\ failures' = failures)]_vars
+\* the platform takes pods away for nothing, and who said that it is taken leaves for nothing, however its end is heard
+PreemptionIsFree  == [][/\ (\E w \in Workers : Preempted(<<"preempted", w>>) \/ Notice(<<"notice", w>>)) => (uncounted' = uncounted /\ failures' = failures)
+                        /\ \A w \in Workers : toQuit[w] = "preempted" => uncounted'[w] <= uncounted[w]]_vars
 \* a count moves once
 MovesOnce         == [][(moved /\ counted /\ counted') => holder' \in {holder, "nobody"}]_vars
 \* only a notice of preemption takes a count back, once, and does nothing else

@@ -16,7 +16,7 @@ from msgspec.structs import astuple
 
 from aegis_master.counting import spent
 from aegis_master.draft import counts_of, tally_of
-from aegis_master.events import Acked, DeadlinePassed, Errored, Event, Finished, PodGone, PodLost, PodReady, PodRunning, SettingChanged
+from aegis_master.events import Acked, DeadlinePassed, Errored, Event, Finished, Marked, PodGone, PodLost, PodReady, PodRunning, SettingChanged
 from aegis_master.ledger import total
 from aegis_master.rounds import FINDINGS, Finding
 
@@ -172,7 +172,9 @@ def _mark_only_marks(s: Step) -> bool:
 
 
 def _safe_point(s: Step) -> bool:
-    """Time alone never takes a slow pod: the hang deadline is of a run that hangs."""
+    """A mark evicts nobody. Time alone never takes a slow pod: the hang deadline is of a run that hangs."""
+    if isinstance(s.event, Marked) and (s.before.phase is not s.after.phase or any(y.toQuit and not x.toQuit for x, y in s.pods)):
+        return False
     hung = s.before.phase is Phase.RUN_COMMAND and s.before.tally.hung > 0
     return hung or not (isinstance(s.event, DeadlinePassed) and s.event.kind == "hang")
 
@@ -219,11 +221,15 @@ def _suspended_is_patient(s: Step) -> bool:
 
 
 def _preemption_is_free(s: Step) -> bool:
-    """The platform takes pods away for nothing."""
+    """The platform takes pods away for nothing, and who said that it is taken leaves for nothing, however its end is heard."""
     event = s.event
-    if not (isinstance(event, PodLost) and event.reason is LostReason.PREEMPTED) and not (isinstance(event, PodGone) and event.preempted):
+    if any(y.uncounted > x.uncounted for x, y in s.pods if x.toQuit and x.reason == LostReason.PREEMPTED):
+        return False
+    said = isinstance(event, Errored) and event.reason is LostReason.PREEMPTED  # said late, it takes a count back
+    taken = (isinstance(event, PodLost) and event.reason is LostReason.PREEMPTED) or (isinstance(event, PodGone) and event.preempted)
+    if not said and not taken:
         return True
-    return s.before.failures == s.after.failures and all(x.uncounted == y.uncounted for x, y in s.pods)
+    return s.after.failures in (s.before.failures, s.before.failures - said) and all(x.uncounted == y.uncounted for x, y in s.pods)
 
 
 def _moves_once(s: Step) -> bool:

@@ -63,6 +63,10 @@ def test_every_configuration_has_a_stored_digest() -> None:
     assert {path.stem for path in conform.CONFIGS.glob("*.cfg")} == set(STORED)
 
 
+def test_the_whole_graph_of_three_workers_is_that_of_the_checked_model() -> None:
+    assert conform.constants((conform.CONFIGS / "phase3.cfg").read_text()) == conform.constants((SPEC / "AegisPhase.cfg").read_text())
+
+
 def test_the_mapping_has_a_rule_for_every_variable_of_the_model_and_no_other() -> None:
     text = tla.modules()["AegisPhase"]
     translation = text.split("BEGIN TRANSLATION")[1]

@@ -55,6 +55,8 @@ PENDING = new()
 CHECKING = filled(PENDING)
 RUNNING = passed(CHECKING)
 SLOW = step(RUNNING, ev.Marked(*answer(RUNNING, 0)[:4], kind="slow"))
+TAKEN = ev.Errored(*answer(RUNNING, 0), reason=LostReason.PREEMPTED, at=NOW)
+NOTICED = step(RUNNING, TAKEN)
 DONE = step(RUNNING, ev.Finished(*answer(RUNNING, 0)))
 COUNTED = step(RUNNING, ev.Errored(*answer(RUNNING, 0), at=NOW))
 LOST = step(RUNNING, ev.PodLost(0, 1, at=NOW))
@@ -120,6 +122,7 @@ STEPS: list[tuple[str, JobState, ev.Event, JobState]] = [
     ("TerminalStays", FAILED, ev.PodReady(0, 1, "c"), RUNNING),
     ("MarkOnlyMarks", RUNNING, ev.Marked(*answer(RUNNING, 0)[:4]), changed(RUNNING, {"mark": "hang", "toQuit": True})),
     ("SafePoint", SLOW, ev.DeadlinePassed("hang", SLOW.head.seqNum, 0), COUNTED),
+    ("SafePoint", RUNNING, ev.Marked(*answer(RUNNING, 0)[:4], kind="slow"), changed(COUNTED, {"toQuit": True, "reason": "slow"})),
     ("CountOncePerIncarnation", COUNTED, ev.Errored(*answer(COUNTED, 1)), changed(COUNTED, {"retries": 2}, failures=2)),
     ("CountOncePerIncarnation", RUNNING, ev.Errored(*answer(RUNNING, 1)), changed(COUNTED, {"retries": 2}, failures=2)),
     ("FailsExactly", ONCE, ev.Errored(*answer(ONCE, 0)), changed(ONCE, failures=1)),
@@ -134,6 +137,8 @@ STEPS: list[tuple[str, JobState, ev.Event, JobState]] = [
     ("SuspendedIsPatient", SUSPENDED, ev.DeadlinePassed("placing", 1, 0), changed(FAILED, failedReason=FailedReason.PLACING)),
     ("PreemptionIsFree", COUNTED, ev.PodLost(1, 1, LostReason.PREEMPTED), changed(COUNTED, w1={"uncounted": 1})),
     ("PreemptionIsFree", COUNTED, ev.PodGone(1, 1, preempted=True), changed(COUNTED, w1={"uncounted": 1})),
+    ("PreemptionIsFree", NOTICED, ev.PodLost(0, 1), changed(step(NOTICED, ev.PodLost(0, 1)), {"uncounted": 1})),
+    ("PreemptionIsFree", RUNNING, TAKEN, COUNTED),
     ("MovesOnce", changed(COUNTED, countMoved=True), ev.PodLost(1, 1), changed(COUNTED, countMoved=True, countedPod="w1")),
     ("TakenBackOnce", COUNTED, ev.Healthy(), changed(COUNTED, {"retries": 0}, failures=0)),
     ("TakenBackOnce", COUNTED, ev.Healthy(), changed(COUNTED, {"retries": 0, "uncounted": 1}, failures=0, countedPod="")),
