@@ -13,9 +13,10 @@ import msgspec
 
 from .codes import meaning
 from .registry import PARSERS, TEXT_LIMIT, parse, resolve
-from .schema import Parsed, clip
+from .schema import Item, Parsed, clip
 
 API_VERSION = "aegis/v1"
+MOST_OF_ITEM = 4000
 
 
 def read(tool: str, file: str) -> Parsed:
@@ -33,15 +34,23 @@ def document(parsed: Parsed) -> dict[str, Any]:
     return {"apiVersion": API_VERSION, "kind": "Parsed", "health": parsed.health, **msgspec.to_builtins(parsed)}
 
 
-def text(parsed: Parsed) -> str:
-    """For a person: what is wrong first, then what could not be read."""
+def text(parsed: Parsed, *, items: bool = False) -> str:
+    """For a person: what is wrong first, then what could not be read; with `items` also what was read, an item a line."""
     lines = [f"{parsed.tool}: {parsed.health}, {len(parsed.items)} items, {len(parsed.findings)} findings, {len(parsed.unreadable)} unreadable"]
     lines += [
         f"{finding.severity:<8}  {finding.code}  {finding.item}: {finding.evidence}" + (f"  ({said})" if (said := meaning(finding.code)) else "")
         for finding in parsed.findings
     ]
     lines += [f"unread    {clip(what)}" for what in parsed.unreadable]
+    lines += [one_line(item) for item in parsed.items if items]
     return "\n".join(lines)
+
+
+def one_line(item: Item) -> str:
+    """An item with what is known of it, printable, of bounded length."""
+    told = ", ".join(f"{name} {value}" for name, value in item.items() if name not in ("id", "kind") and value is not None)
+    line = f"{item.get('kind', 'item')!s:<8}  {item.get('id', '')}: {told}"[:MOST_OF_ITEM]
+    return "".join(c if c.isprintable() else " " for c in line)
 
 
 def tools() -> dict[str, list[str]]:

@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
         exit_code: Annotated[bool, typer.Option("--exit-code", help="End with 1 unless healthy.")] = False,
         list_tools: Annotated[bool, typer.Option("--list", help="List the tools.")] = False,
     ) -> int:
-        """What a tool's output says: items, findings, and what could not be read. The same as `aegis-agent parse`."""
+        """What a tool's output says: items, findings, and what could not be read. The same as `aegis-agent parse`; -o wide shows the items."""
         from aegis_parsers import UnknownTool
         from aegis_parsers import command as parsers
 
@@ -54,7 +54,7 @@ def register(app: typer.Typer) -> None:
             raise CliError("E107", str(error), hint="aegis net parse --list names them", exit=2) from None
         except OSError as error:
             raise CliError("E107", f"{file}: {error.strerror or error}", exit=2) from None
-        env.out.document("Parsed", parsers.document(parsed), parsers.text(parsed), parsed.health)
+        env.out.document("Parsed", parsers.document(parsed), parsers.text(parsed, items=env.out.form == "wide"), parsed.health)
         return parsers.exit_code(parsed) if exit_code else 0
 
     @command(group, "sim")

@@ -73,6 +73,14 @@ def test_exit_codes_are_0_read_1_not_healthy_if_asked_2_usage(run: Callable[...,
     assert run().returncode == 2
 
 
+def test_wide_shows_the_items_with_what_they_are(shared: Path) -> None:
+    file = str(shared / "net/mlxlink/eth400_healthy.json")
+    assert cli("parse", "auto", file).stdout.count("\n") == 1
+    head, item = cli("parse", "auto", file, "-o", "wide").stdout.rstrip("\n").split("\n")
+    assert head.startswith("mlxlink: healthy, 1 items")
+    assert item.startswith("port      port0: ") and ", raw_ber 5e-10, " in item and "None" not in item
+
+
 def test_the_tools_are_listed() -> None:
     listed = agent("--list").stdout
     for tool in ("ibnetdiscover", "iblinkinfo", "ibqueryerrors", "perfquery", "ibdiagnet", "ufm", "ibswinfo", "sysfs", "mlxlink"):
