@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # before gRPC is imported: its handlers can hang a child between fork and exec
 pytest_plugins = ["harness.bus", "harness.site"]
 
 settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -252,12 +252,16 @@ async def test_an_idle_job_outlives_any_age_with_ctl_as_shipped(make_bus: MakeBu
 
 async def test_a_full_ctl_refuses_new_jobs_and_evicts_nobody(make_bus: MakeBus) -> None:
     bus = await make_bus()
-    await create_streams(bus, {"CTL"}, CTL={"max_bytes": 60_000})
+    await create_streams(bus, {"CTL"})
     store = JobStore(bus)
     quiet = await store.create(new_job(job="quiet"))
+    info = [await bus.js_api("STREAM.INFO.CTL")]
+    await store.create(new_job(5000, job="loud0"))
+    info.append(await bus.js_api("STREAM.INFO.CTL"))
+    before, full = (int(found["state"]["bytes"]) for found in info)
+    await bus.js_api("STREAM.UPDATE.CTL", {**info[0]["config"], "max_bytes": full + (full - before) // 2})  # room for heads, not for such a job
     with pytest.raises(errors.Rejected, match="maximum bytes exceeded") as caught:
-        for n in range(100):
-            await store.create(new_job(500, job=f"loud{n}"))
+        await store.create(new_job(5000, job="loud1"))
     assert caught.value.err_code == 10077
     assert (await store.load("quiet")) == quiet
     await store.commit(quiet, quiet.state.with_head(cursor=1))  # a head alone still passes
