@@ -130,8 +130,8 @@ def main() -> int:
     options = parser.parse_args()
     if options.write and (options.names or options.code):
         parser.error("--write takes all graphs, of the model")
-    if unknown := set(options.names) - {path.stem for path in CONFIGS.glob("*.cfg")}:
-        parser.error(f"no graph {', '.join(sorted(unknown))} in {CONFIGS}")
+    if unknown := tla.unknown("graph", options.names, [path.stem for path in CONFIGS.glob("*.cfg")]):
+        parser.error(unknown)
     stored: dict[str, Any] = json.loads(DIGESTS.read_text()) if DIGESTS.exists() else {"model": "", "graphs": {}}
     bad = 0
     model_digest = digest_of_model(tla.modules()["AegisPhase"])

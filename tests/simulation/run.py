@@ -121,7 +121,7 @@ def chunks(seeds: Iterable[int]) -> Iterator[list[int]]:
 
 
 def replay_line(seed: int) -> str:
-    return f"replay: python -m simulation.run --seed {seed} -v    (in tests/; or pytest tests/simulation --seed {seed})"
+    return f"replay: python -m simulation.run --seed {seed} -v    (in tests/; or pytest tests/simulation -k whatever_fails --seed {seed})"
 
 
 def tell(result: world.Result) -> str:
@@ -150,6 +150,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--stop-at", type=int, default=10, help="stop after so many failing seeds")
     options = parser.parse_args(argv)
+    if options.seed is None and (options.verbose or options.trace):
+        parser.error("-v and --trace are of one world: name it by --seed")
+    if not Path(options.trace).parent.is_dir():
+        parser.error(f"--trace: no folder {Path(options.trace).parent}")
     if options.seed is not None:
         result = world.run(options.seed, story=True)
         print(tell(result) if options.verbose or not result.ok else "\n".join(line for line in result.story if "[" not in line[:40]))

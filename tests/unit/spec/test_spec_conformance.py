@@ -47,7 +47,7 @@ def test_the_code_walks_the_graph_that_the_model_checker_found(name: str) -> Non
     text = (conform.CONFIGS / f"{name}.cfg").read_text()
     if STORED[name]["states"] > SOME:
         text = text.replace(', "silent"', "")
-    assert asdict(graph.summary(conform.code_graph(text, taken))) == STORED[name]
+    assert asdict(graph.summary(conform.code_graph(text, taken))) == STORED[name], f"the edges: python spec/conform.py {name}; spec/README.md"
     if STORED[name]["states"] <= SMALL:
         assert asdict(graph.summary(conform.code_graph(text, depth_first=True))) == STORED[name]
     assert {row for row, graph_name in DIGESTS["rows"].items() if graph_name == name} <= taken
@@ -106,7 +106,7 @@ def test_every_field_is_in_a_variable_or_left_out_for_a_reason(rules: dict[str, 
 
 
 def test_the_stored_graphs_are_of_the_model_that_is_here() -> None:
-    assert conform.digest_of_model(tla.modules()["AegisPhase"]) == DIGESTS["model"]
+    assert conform.digest_of_model(tla.modules()["AegisPhase"]) == DIGESTS["model"], "AegisPhase has changed; spec/README.md: Add a row"
 
 
 class Held:
@@ -160,6 +160,36 @@ def test_a_name_that_nothing_has_is_refused(command: ModuleType, monkeypatch: py
         command.main()
     assert ended.value.code == 2
     assert "base22" in capsys.readouterr().err
+
+
+def test_a_name_that_is_nearly_one_is_answered_by_that_one() -> None:
+    assert tla.unknown("graph", ["base2"], ["base2", "marks2"]) == ""
+    assert tla.unknown("configuration", ["aegisphase"], ["AegisPhase", "AegisOwner"]).startswith(
+        "no configuration aegisphase; did you mean AegisPhase"
+    )
+    assert tla.unknown("graph", ["qqqq"], ["marks2", "base2"]) == "no graph qqqq; there are: base2 marks2"
+
+
+def test_without_java_no_mutant_is_said_to_survive(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(sys, "argv", ["mutate.py", "OneTooEarly"])
+    with pytest.raises(tla.SpecError, match="install a Java runtime, version 17"):
+        mutate.main()
+    assert "SURVIVES" not in capsys.readouterr().out
+
+
+def test_the_commands_of_the_readme_name_what_is_there() -> None:
+    said = (SPEC / "README.md").read_text()
+    known = {
+        "run": {config.name for config in tla.configs()},
+        "mutate": {mutant.name for mutant in mutate.load()},
+        "conform": set(STORED),
+    }
+    named = [(script, word) for script, words in re.findall(r"python spec/(\w+)\.py((?: [\w-]+)*)", said) for word in words.split()]
+    named = [(script, word) for script, word in named if script in known and not word.startswith("-") and word != "NAME"]
+    assert named
+    assert [word for script, word in named if word not in known[script]] == []
+    assert re.findall(r"aegis_master\.docs ([\w/.-]+)", said) == []  # else it would write the page there
 
 
 LOST = 'Edge(T, X, Trigger.LOST, Counting.{}, "a pod is lost")'

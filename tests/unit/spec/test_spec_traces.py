@@ -256,6 +256,22 @@ def test_who_was_asked_and_told_of_no_step_is_missed(tmp_path: Path, worked_exam
     assert f"demo: 1 traces, 1 chains, {len(lines) - 1} steps" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("torn", ['{"kind": "st', '{"a": 1}', "[1]"])
+def test_a_line_that_no_master_writes_is_named(torn: str, worked_example: Path) -> None:
+    lines = worked_example.read_text().splitlines()
+    worked_example.write_text("\n".join([*lines, torn]) + "\n")
+    with pytest.raises(tla.SpecError, match=f":{len(lines) + 1}: no line that a master writes"):
+        traces.Reader().read([worked_example])
+
+
+def test_a_trace_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["traces.py", str(tmp_path / "none.ndjson")])
+    with pytest.raises(SystemExit) as ended:
+        traces.main()
+    assert ended.value.code == 2
+    assert f"no such file: {tmp_path / 'none.ndjson'}" in capsys.readouterr().err
+
+
 @java
 def test_the_command_line_says_which_step_is_bad(worked_example: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     change(worked_example, counted_elsewhere)
