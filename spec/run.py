@@ -70,7 +70,7 @@ def main() -> int:
         passed = bool(result.violated) if reached else result.passed
         said = "reached" if reached and passed else "holds" if passed else (result.violated and f"VIOLATED: {result.violated}") or result.error
         seed = SEED.get(config.name)
-        print(f"{config.name:<22}{result.distinct:>10,}{seed or '':>9}{result.depth:>7}{result.seconds:>9.1f}  {said}")
+        print(f"{config.name:<22}{result.distinct:>10,}{f'{seed:,}' if seed else '':>9}{result.depth:>7}{result.seconds:>9.1f}  {said}")
         for line in filter(None, (wrap("invariants", config.invariants), wrap("properties", config.properties))):
             print(line, flush=True)
         if not passed:

@@ -324,6 +324,15 @@ def test_every_seeded_fault_still_fits_its_model() -> None:
         assert mutate.seeded(mutant, before) != before, mutant.name
 
 
+def test_the_fault_that_shows_a_decision_is_a_seeded_one() -> None:
+    said = (SPEC.parent / "docs/decisions/0010-models.md").read_text().split("## Where the description contradicts itself")[1]
+    rows = [line.strip("| ").split("|") for line in said.splitlines() if line.startswith("| ")]
+    (*_, head), *decided = rows
+    assert head.strip() == "fault that shows it"
+    named = {name.strip() for *_, names in decided for name in names.split(",")}
+    assert named - {mutant.name for mutant in mutate.load()} == set()
+
+
 def test_an_edge_that_only_one_side_has_changes_the_digest() -> None:
     code = conform.code_graph((conform.CONFIGS / "pairs2.cfg").read_text())
     whole = graph.summary(code)
