@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import mapping
+import msgspec
 import tla
 from aegis_master import machine, trace, transitions
 from aegis_proto.state import JobState
@@ -44,6 +45,8 @@ class Step:
     args: Told
     after: Told
     where: str
+    seen: tuple[mapping.State, str, str]
+    """What the model sees of `after`."""
 
 
 @dataclass
@@ -69,6 +72,10 @@ class Complaint:
         return f"{self.where}: {self.why}" + (f"\n    {self.changes}" if self.changes else "")
 
 
+NO_LINE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, msgspec.MsgspecError)
+"""What reading a line raises that is none of a trace."""
+
+
 def key(told: Told) -> str:
     return json.dumps(told, sort_keys=True)
 
@@ -89,13 +96,15 @@ class Reader:
 
     def read(self, files: Iterable[Path]) -> None:
         for path in files:
-            with path.open(encoding="utf-8") as lines:
+            with path.open(encoding="utf-8", errors="replace") as lines:
                 for number, text in enumerate(lines, 1):
                     try:
                         line = json.loads(text)
+                        if line["kind"] not in ("step", "void", "commit"):
+                            raise ValueError(f"kind {line['kind']}")
                         if line["kind"] != "commit":
                             self._line((path.name, line.get("master", ""), line["job"]), line, f"{path.name}:{number}")
-                    except (ValueError, KeyError, TypeError) as error:
+                    except NO_LINE as error:
                         raise tla.SpecError(f"{path}:{number}: no line that a master writes (AEGIS_MASTER_TRACE): {error!r}") from error
         for chain in self.chains:
             if (chain.job, key(chain.start)) in self._reached:
@@ -114,12 +123,15 @@ class Reader:
         if line["kind"] == "void":
             return
         chain, after = self._open[who], line["after"]
+        args, now = line["args"], seen(after)
+        if "index" in args and args["index"] not in range(after["workerNum"]) and key(begins) != key(after):
+            raise ValueError(f"{line['event']} of no place, {args['index']}")
         stands = chain.steps[-1].after if chain.steps else chain.start
         if key(stands) != key(begins):
             self.complaints.append(Complaint(where, "the step does not begin where the one before ended", changes(stands, begins)))
         self._reached.add((line["job"], key(after)))
         if constants(begins) == constants(after):
-            chain.steps.append(Step(line["event"], line["args"].get("index", -1), line["args"], after, where))
+            chain.steps.append(Step(line["event"], args.get("index", -1), args, after, where, now))
             return
         # The model knows no change of maxRetry: nothing else may change, and what follows is a chain of the job as it is now.
         if line["event"] != "SettingChanged" or seen({**begins, "maxRetry": 0}) != seen({**after, "maxRetry": 0}):
@@ -127,6 +139,7 @@ class Reader:
         self._begin(who, after, where)
 
     def _begin(self, who: tuple[str, str, str], start: Told, where: str) -> None:
+        seen(start)  # which raises where it is no state
         self._open[who] = Chain(who[2], where, start)
         self.chains.append(self._open[who])
 
@@ -143,7 +156,7 @@ def seen(told: Told) -> tuple[mapping.State, str, str]:
 def processes(step: Step) -> tuple[str, ...]:
     """Processes of the model that a step may be."""
     if step.event == "DeadlinePassed":
-        return (f"{step.args['kind'].capitalize()}Deadline",)
+        return (f"{str(step.args.get('kind')).capitalize()}Deadline",)
     return mapping.PROCESSES.get(step.event, ())
 
 
@@ -182,7 +195,7 @@ class Data:
         behind.append((chain.start, None))
         before = chain.start
         for step in chain.steps:
-            now = seen(step.after)
+            now = step.seen
             if now != last:
                 place = _workers(self.workers)[step.place] if step.place >= 0 else ""
                 lines.append(self._line(now[0], processes(step), place, now[1], now[2]))
@@ -268,8 +281,8 @@ def replay(chains: list[Chain]) -> list[Complaint]:
         if chain.created and seen(before) != seen(trace.variables(_created(before))):
             complaints.append(Complaint(chain.where, "a job does not start like this", changes(trace.variables(_created(before)), before)))
         for step in chain.steps:
-            now, last = seen(step.after), seen(before)
-            if now != last and now not in _next(mapping.state_of(before), processes(step)):
+            now, last = step.seen, seen(before)
+            if now != last and now not in _next(mapping.state_of(before), processes(step), step.place):
                 complaints.append(Complaint(step.where, f"no step of the code: {step.event} in {before['phase']}", changes(before, step.after)))
                 break
             before = step.after
@@ -280,10 +293,10 @@ def _created(told: Told) -> JobState:
     return machine.create("traced", mapping.spec_of(*constants(told)), "u", told["era"], mapping.NOW)
 
 
-def _next(state: JobState, names: tuple[str, ...]) -> Iterator[tuple[mapping.State, str, str]]:
+def _next(state: JobState, names: tuple[str, ...], place: int) -> Iterator[tuple[mapping.State, str, str]]:
     features = frozenset(FEATURES)
     for name, event in mapping.events_of(state, features):
-        if name in names:
+        if name in names and getattr(event, "index", -1) == place:
             for same, heard in mapping.variants(state, event, features):
                 for now in mapping.times(same, heard, features):
                     yield seen(trace.variables(machine.step(same, heard, now)[0]))
@@ -300,7 +313,8 @@ def main() -> int:
     reader.read(options.files)
     chains, complaints = [chain for chain in reader.chains if chain.steps or chain.created], reader.complaints
     if not any(chain.steps for chain in chains):
-        print(f"FAILED no step in {len(options.files)} files", file=sys.stderr)
+        for complaint in (*complaints[:20], f"no step in {len(options.files)} files"):
+            print(f"FAILED {complaint}", file=sys.stderr)
         return 1
     jobs = len({chain.job for chain in chains})
     steps = sum(len(chain.steps) for chain in chains)
@@ -326,6 +340,6 @@ def main() -> int:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except tla.SpecError as error:
+    except (tla.SpecError, OSError) as error:
         print(f"FAILED {error}", file=sys.stderr)
         sys.exit(1)

@@ -60,6 +60,16 @@ def test_of_two_workers_nobody_can_say_which() -> None:
     assert verdict(play(2, frozenset({1}))) == pairs.Named(suspected=frozenset({0, 1}))
 
 
+def test_one_that_failed_with_three_whom_nobody_cleared_is_named() -> None:
+    """That those three are bad and it is well would be three."""
+    assert verdict({(0, 1): False, (0, 2): False, (0, 3): False}) == pairs.Named(frozenset({0}))
+
+
+@pytest.mark.parametrize("told", [{0: [(1, 1.0)], 1: [(0, 0.0)]}, {0: [(1, 0.0)], 1: [(0, 1.0)]}])
+def test_a_pair_has_passed_when_both_say_so(told: dict[int, list[tuple[int, float]]]) -> None:
+    assert pairs.outcomes(told, passes=0.0) == {frozenset({0, 1}): False}
+
+
 @given(st.data())
 def test_whatever_is_told_nobody_is_named_who_passed_with_somebody(data: st.DataObject) -> None:
     workers = data.draw(st.integers(2, 9))
@@ -207,3 +217,10 @@ def test_a_worker_slow_in_both_pairings_is_marked_and_the_job_runs() -> None:
     job = Job(4)
     job.answer({(0, 1): 0.5, (2, 3): 1.0, (1, 2): 0.95, (0, 3): 1.0}, check="performance")
     assert [pod.mark for pod in job.state.pods()] == ["", "", "", ""], "one pairing proves nothing"
+
+
+def test_while_one_of_some_is_bad_nobody_is_marked_slow() -> None:
+    job = Job(6)
+    job.answer({(0, 1): 0.0, (2, 3): 0.5, (2, 4): 0.5, (3, 4): 1.0, (4, 5): 1.0})
+    assert job.state.head.phase == "RunCommand" and any("one of w0, w1 is bad" in note for note in job.notes)
+    assert [pod.mark for pod in job.state.pods()] == [""] * 6

@@ -35,6 +35,17 @@ def test_what_only_points_at_nodes_excludes_a_tenth_and_at_least_one(workers: in
     assert said == [] if most > 60 else "at most" in said[0]
     state, said = blamed(state, 1000, ("n0", "hung"))  # the same node once more is no other
     assert not said and len(state.head.errorNodes) == len(names)
+    _, said = blamed(state, 1000, ("n1", "hung"), ("n99", "slow"), ("n98", "persistent"))
+    assert len(said) == (0 if most > 60 else 2 + (most == 1))
+
+
+def test_the_same_node_once_more_is_counted_once_and_lasts_from_then_on() -> None:
+    state, _ = blamed(job(4), 1000, ("n1", "slow"))
+    state, said = blamed(state, 5000, ("n1", "hung"))
+    [entry] = state.head.errorNodes
+    assert (entry.reason, entry.until, state.head.errorNodesTotal, said) == ("hung", 5000 + DAY, 1, [])
+    state, said = blamed(job(4, entry, ErrorNode("n2", "slow", 0, "w0", until=DAY)), 9000, ("n2", "slow"))  # from when the cap was higher
+    assert (said, [node.until for node in state.head.errorNodes]) == ([], [5000 + DAY, 9000 + DAY])
 
 
 def test_evidence_is_not_capped_and_does_not_use_the_cap_up() -> None:
@@ -72,6 +83,9 @@ def test_what_a_monitor_notices_is_a_record_and_a_line_once_and_excludes_nobody(
     assert (note.kind, note.index, note.details["node"], note.details["cause"]) == ("anomaly", 1, "n1", "gpuIdle")
     assert machine.step(after, found, 6000)[0] is after, "once per worker, code and run"
     assert machine.step(after, replace_incarnation(found), 6000)[0] is after, "nothing of another run"
+    for attempt, boot in ((1, "b9"), (2, "b1")):
+        other = ev.Noticed(1, attempt, boot, 0, "gpuSilent")
+        assert machine.step(after, other, 6000)[0] is after, "nothing of another process"
     excluded, _ = blamed(after, 7000, ("n1", "gpu"))
     assert [(entry.reason, entry.noted) for entry in excluded.head.errorNodes] == [("gpu", False), ("gpuIdle", True)]
     told = 0

@@ -17,13 +17,13 @@ S = 1000
 
 
 class Job:
-    """Two workers through the real machine; time moves as told."""
+    """Two workers, unless said otherwise, through the real machine; time moves as told."""
 
-    def __init__(self, **spec: object) -> None:
+    def __init__(self, workers: int = 2, **spec: object) -> None:
         self.now = 0
-        self.state: JobState = machine.create("j", JobSpec("j", ("x",), workers=2, maxRetry=9, **spec), "u", "a", 0)  # type: ignore[arg-type]
+        self.state: JobState = machine.create("j", JobSpec("j", ("x",), workers=workers, maxRetry=9, **spec), "u", "a", 0)  # type: ignore[arg-type]
         self.notes: list[str] = []
-        for i in range(2):
+        for i in range(workers):
             self.here(i)
         self.checked()
 
@@ -39,7 +39,7 @@ class Job:
 
     def checked(self) -> None:
         """All answer the round, with what the master adds to it."""
-        for i in range(2):
+        for i in range(self.state.head.workerNum):
             pod, head = self.state.pod(i), self.state.head
             finding = escalated(self.state, i)
             self.step(ev.Finished(i, pod.attempt, pod.boot, head.incarnation, head.seqNum, results=(finding,) if finding else ()))
@@ -133,6 +133,25 @@ def test_the_story_tells_how_often_whoever_reads_it() -> None:
         job.checked()
         if count > 1:
             job.leaves(1)
+
+
+def test_a_run_between_that_is_not_counted_ends_the_row() -> None:
+    job = Job()
+    job.fails(1)
+    job.checked()
+    job.fails(0, reason=LostReason.PREEMPTED)
+    job.leaves(0)
+    job.fails(1)
+    assert repeats(job.state.head.recent, job.state.head.incarnation) == ("w1", 1)
+
+
+def test_a_worker_alone_is_restarted_in_place_until_its_budget_is_spent() -> None:
+    """There is nothing to compare it with: what ends it is most likely the command."""
+    job = Job(1)
+    for _ in range(3):
+        job.fails(0)
+        assert escalated(job.state, 0) is None
+        job.checked()
 
 
 def test_a_recovery_is_measured_by_the_level_that_brought_the_run_back() -> None:

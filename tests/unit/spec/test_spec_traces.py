@@ -150,7 +150,14 @@ def another_event(lines: list[Line]) -> None:
     del lines[where + 1 :]
 
 
-FORGED = [counted_elsewhere, counted_twice, trains_unchecked, another_order, another_deadline, another_event]
+def another_place(lines: list[Line]) -> None:
+    """What the loss of w0 does, told of w1."""
+    where = first(lines, lambda before, after: after["failures"] == 1)
+    lines[where]["args"] |= {"index": 1}
+    del lines[where + 1 :]
+
+
+FORGED = [counted_elsewhere, counted_twice, trains_unchecked, another_order, another_deadline, another_event, another_place]
 WAYS = [pytest.param(True, id="model", marks=java), pytest.param(False, id="code")]
 
 
@@ -167,6 +174,34 @@ def test_a_forged_step_is_refused_where_it_was_made(worked_example: Path, forge:
     change(worked_example, forge)
     found = complaints(worked_example, by_model)
     assert [complaint.where for complaint in found] == [f"trace.ndjson:{len(lines_of(worked_example))}"], found
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param("hello", id="no JSON"),
+        pytest.param("", id="empty"),
+        pytest.param("\xff", id="no text"),
+        pytest.param("[" * 100_000, id="deep"),
+        pytest.param({"kind": "stop"}, id="kind"),
+        pytest.param({"args": None}, id="arguments"),
+        pytest.param({"args": {"index": 3}}, id="no place"),
+        pytest.param({"args": {"index": "0"}}, id="place in words"),
+        pytest.param({"after": {}}, id="nothing of the state"),
+        pytest.param({"after": {"phase": "Running"}}, id="phase"),
+        pytest.param({"after": {"retries": [0]}}, id="too few places"),
+    ],
+)
+def test_a_line_that_is_none_of_a_trace_is_refused_by_its_number(worked_example: Path, wrong: str | Line) -> None:
+    lines = worked_example.read_text().splitlines()
+    if isinstance(wrong, dict):
+        line = json.loads(lines[3])
+        for name, value in wrong.items():
+            line[name] = line[name] | value if name == "after" and value else value
+        wrong = json.dumps(line)
+    worked_example.write_bytes("\n".join([*lines[:3], wrong, *lines[4:]]).encode("latin-1"))
+    with pytest.raises(tla.SpecError, match=r"trace\.ndjson:4: no line that a master writes"):
+        traces.Reader().read([worked_example])
 
 
 def test_a_step_that_is_missing_shows(worked_example: Path) -> None:
