@@ -119,7 +119,8 @@ async def test_every_panel_and_alert_is_answered_by_a_prometheus_that_scrapes_a_
             answers = await until(told, 60, f"answers of {MUST_ANSWER}")
             assert len(answers) > 35
             # and what the example of the documents hears is what happened
-            await until(lambda: f"{job} " in (tmp_path / "watched").read_text(), 30, "the example hears the job")
+            heard = tmp_path / "watched"
+            await until(lambda: f"{job} " in heard.read_text(), 30, lambda: f"the example hears {job}, and not only {heard.read_text()!r}")
             rules = [rule for group in (await asyncio.to_thread(ask, address, "rules"))["groups"] for rule in group["rules"]]
             assert len(rules) == 15 and {rule["health"] for rule in rules} == {"ok"}, rules
             watcher.kill()
