@@ -158,7 +158,8 @@ def configs(folder: Path = HERE) -> list[Config]:
 
 
 def incomplete(found: list[Config], texts: dict[str, str]) -> list[str]:
-    """Complaints: every configuration checks every invariant and action property of its module, and each liveness property is in one at least.
+    """Complaints: every configuration checks every invariant and action property of its module, one that is named `Live` a liveness property too,
+    and each of these is in one at least.
 
     A configuration whose name ends in `Reached` is exempt: it shows that a state can be reached, by a violation.
     """
@@ -169,6 +170,8 @@ def incomplete(found: list[Config], texts: dict[str, str]) -> list[str]:
         named = properties_of(texts[config.module])
         complaints += [f"{config.name}.cfg leaves out invariant {name}" for name in named["INVARIANTS"] if name not in config.invariants]
         complaints += [f"{config.name}.cfg leaves out property {name}" for name in named["ACTIONS"] if name not in config.properties]
+        if "Live" in config.name and not set(named["LIVENESS"]) & set(config.properties):
+            complaints.append(f"{config.name}.cfg checks no liveness property")
     for module, text in texts.items():
         checked = {name for config in found if config.module == module for name in config.properties}
         complaints += [f"no configuration of {module} checks {name}" for name in properties_of(text)["LIVENESS"] if name not in checked]

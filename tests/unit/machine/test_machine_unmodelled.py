@@ -48,11 +48,11 @@ class Job:
 
 @pytest.mark.parametrize("reason", [LostReason.KILLED, LostReason.NODE_LOST, LostReason.PREEMPTED])
 def test_a_worker_of_a_plain_job_that_ended_nobody_knows_how_has_not_succeeded(reason: LostReason) -> None:
-    job = Job(2, pendingTimeout=1)
-    state = machine.create("j-1", job.state.spec, "uid", "era", 0)
+    state = machine.create("j-1", JobSpec("j", workers=2), "uid", "era", 0)
     state, _ = machine.step(state, ev.PlainFact(0, 1), 1000)
     assert state.head.mode is Mode.PLAIN
     state, _ = machine.step(state, ev.PlainExit(1, 1, 0), 2000)
+    assert machine.step(state, ev.PodLost(1, 1, reason), 2500)[0] is state, "it has told how it ended"
     state, _ = machine.step(state, ev.PodLost(0, 1, reason), 3000)
     assert (state.head.phase, state.head.exitCode) == (Phase.FAILED, rounds.REQUEUE)
 
@@ -174,3 +174,10 @@ def test_a_place_is_free_when_all_of_the_present_run_is_gone_from_it(incarnation
     assert (job.state.head.incarnation, job.state.pod(1).gone) == (1, False)
     job.take(ev.Stopped(1, 1, "b1", incarnation, clean))
     assert job.state.pod(1).gone is gone
+
+
+@pytest.mark.parametrize("grace", [0.0, 7.0])
+def test_who_stops_a_job_says_how_long_its_commands_may_take(grace: float) -> None:
+    job = Job()
+    job.take(ev.StopAsked("ann", grace=grace))
+    assert (job.state.head.order.phase, job.state.head.order.grace) == (OrderPhase.QUIT, grace)

@@ -257,6 +257,23 @@ def test_a_configuration_that_forgets_an_invariant_is_noticed() -> None:
     assert tla.incomplete(forgetful, tla.modules()) == ["AegisPhase.cfg leaves out invariant ValidPhase"]
 
 
+def test_a_configuration_that_is_named_for_liveness_and_checks_none_is_noticed() -> None:
+    forgetful = [c if c.name != "AegisPhaseLive3" else tla.Config(c.name, c.module, c.invariants, c.properties[:-1]) for c in tla.configs()]
+    assert tla.incomplete(forgetful, tla.modules()) == ["AegisPhaseLive3.cfg checks no liveness property"]
+
+
+def test_all_that_may_happen_in_the_model_happens_in_a_checked_configuration_with_liveness_and_in_a_graph() -> None:
+    """Else a feature that is taken from a configuration would leave a smaller model, which holds all the more."""
+    known = set(re.findall(r'On\("(\w+)"\)', tla.modules()["AegisPhase"]))
+
+    def features(paths: list[Path]) -> set[str]:
+        return {name for path in paths for name in re.findall(r'"(\w+)"', conform.constants(path.read_text())["Features"])}
+
+    ends = [SPEC / f"{config.name}.cfg" for config in tla.configs() if config.module == "AegisPhase" and "Ends" in config.properties]
+    assert features(ends) == known
+    assert features(list(conform.CONFIGS.glob("*.cfg"))) == known - {"quiet"} | {"silent"}
+
+
 @pytest.mark.parametrize("name", ["InvariantLeftOut", "PropertyLeftOut"])
 def test_a_configuration_that_forgets_is_caught_by_the_name_of_what_it_forgets(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant = next(mutant for mutant in mutate.load() if mutant.name == name)

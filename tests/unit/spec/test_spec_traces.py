@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import random
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -261,6 +262,28 @@ def test_the_mapping_names_an_event_as_the_table_of_processes_does() -> None:
         state, _ = machine.step(state, event, mapping.later(state))
     seen = {(name, type(event).__name__) for name, event in mapping.events_of(state, frozenset(traces.FEATURES))}
     assert seen and all(name in mapping.PROCESSES[kind] for name, kind in seen)
+
+
+def test_every_event_is_tried_as_each_process_that_it_may_be() -> None:
+    """An event that is tried no more would take no edge from a graph, where another one takes the same."""
+    wanted = {(name, kind) for kind, names in mapping.PROCESSES.items() for name in names}
+    start = state = machine.create("tried", mapping.spec_of(2, 2, 3, "act"), "u", "a", mapping.NOW)
+    for i in (0, 1):
+        state, _ = machine.step(state, events.PodReady(i, 1, "b"), mapping.NOW)
+    for i in (0, 1):
+        state, _ = machine.step(state, events.Finished(i, 1, "b", 0, state.head.seqNum), mapping.NOW)
+    running = state
+    draw, tried = random.Random(1), set[tuple[str, str]]()
+    for n in range(2000):
+        if wanted <= tried:
+            break
+        if n % 12 == 0 or state.head.phase.terminal:
+            state = draw.choice((start, running))
+        events_here = list(mapping.events_of(state, frozenset(traces.FEATURES) - {"stop"}))
+        tried |= {(name, type(event).__name__) for name, event in events_here}
+        tried |= {(name, type(event).__name__) for name, event in mapping.events_of(state, frozenset({"stop"}))}
+        state = machine.step(state, draw.choice(events_here)[1], mapping.later(state))[0]
+    assert wanted - tried == set()
 
 
 def test_every_event_without_a_process_is_tried_where_silence_is_walked() -> None:
