@@ -181,3 +181,11 @@ def test_who_stops_a_job_says_how_long_its_commands_may_take(grace: float) -> No
     job = Job()
     job.take(ev.StopAsked("ann", grace=grace))
     assert (job.state.head.order.phase, job.state.head.order.grace) == (OrderPhase.QUIT, grace)
+
+
+def test_a_port_taken_late_is_counted_and_a_counted_failure_gives_the_new_ports_back() -> None:
+    job = Job()
+    for reason, ran, failures, ports in (("port", 31.0, 1, 0), ("port", 1.0, 1, 1), ("error", 1.0, 2, 0)):
+        job.check()
+        job.take(ev.Errored(*job.who(1), job.state.head.seqNum, LostReason(reason), 1, ran_for=ran))
+        assert (job.state.head.failures, job.state.head.portRetries) == (failures, ports)
