@@ -7,8 +7,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from aegis_netmon.fabricpoll import Reading
 from aegis_netmon.health import Finding
 from aegis_netmon.watch import ALARMS, LinkVerdict, Watch, step
+from harness.waiting import until_sync
 from support import ibsim
 
 POLL = 30.0
@@ -33,8 +35,14 @@ class Eyes:
         self.fabric, self.watch, self.polls = fabric, Watch(), 0
 
     def poll(self) -> dict[str, LinkVerdict]:
-        """One poll: the links that alarm, by the port that is named."""
-        reading = self.fabric.reader.read(self.polls * POLL)
+        """One poll: the links that alarm, by the port that is named. While the subnet manager brings a link back, a tool can die of what it reads
+        (ibqueryerrors does, with SIGSEGV): such a sweep says so, and is made again."""
+
+        def swept() -> Reading | None:
+            made = self.fabric.reader.read(self.polls * POLL)
+            return None if any("ended with -" in why for why in made.partial) else made
+
+        reading = until_sync(swept, 30.0, "a sweep in which no tool dies")
         assert not reading.partial
         self.polls += 1
         self.watch, verdicts = step(self.watch, reading)

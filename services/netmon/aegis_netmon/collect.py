@@ -87,14 +87,23 @@ class FabricReader:
 
     def run(self, command: Sequence[str], deadline: float, *, listing: bool = False) -> tuple[Parsed | None, str]:
         """What a tool printed, or why not. ibqueryerrors ends with 1 when there are errors: that is no failure. `listing`: each line of it stands for
-        itself, so that the whole lines of a tool that was cut off count, and why it was."""
+        itself, so that the whole lines of a tool that was cut off count, and why it was. One that a signal ended is asked once more: the tools of
+        infiniband-diags can die of a fabric that changes while they read it."""
+        for _ in range(2):
+            parsed, why, crashed = self._run(command, deadline, listing)
+            if not crashed or self._stopped:
+                break
+        return parsed, why
+
+    def _run(self, command: Sequence[str], deadline: float, listing: bool) -> tuple[Parsed | None, str, bool]:
+        """As `run`, once; and whether a signal ended the tool (128 + its number, where a wrapper tells it)."""
         left = deadline - time.monotonic()
         if left <= 0:
-            return None, f"the budget of {self.budget:g} s was spent before it"
+            return None, f"the budget of {self.budget:g} s was spent before it", False
         try:
             running = subprocess.Popen([*self.prefix, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self.env, start_new_session=True)
         except OSError as error:
-            return None, error.strerror or str(error)
+            return None, error.strerror or str(error), False
         self.running = running
         try:
             if self._stopped:
@@ -105,16 +114,16 @@ class FabricReader:
             try:
                 out, _ = running.communicate(timeout=GRACE)
             except subprocess.TimeoutExpired:
-                return None, f"no answer within the budget of {self.budget:g} s, and it does not end: left to itself"
+                return None, f"no answer within the budget of {self.budget:g} s, and it does not end: left to itself", False
             head, _, _ = out.rpartition(b"\n")
             why = f"no answer within the budget of {self.budget:g} s"
-            return (parse(command[0], head), f"{why}: cut off") if listing and head.strip() else (None, why)
+            return (parse(command[0], head), f"{why}: cut off", False) if listing and head.strip() else (None, why, False)
         finally:
             self.running = None
         if running.returncode not in (0, 1) or not out.strip():
             last = err.decode("utf-8", "replace").strip().split("\n")[-1]
-            return None, f"ended with {running.returncode}: {last[:200]}"
-        return parse(command[0], out), ""
+            return None, f"ended with {running.returncode}: {last[:200]}", running.returncode < 0 or running.returncode > 128
+        return parse(command[0], out), "", False
 
     def routes(self) -> tuple[Parsed | None, str]:
         """The switches' tables, or why not: one question per switch, so asked seldom."""

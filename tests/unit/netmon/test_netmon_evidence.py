@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -146,3 +147,16 @@ def test_a_site_s_own_thresholds_of_ibqueryerrors_hide_nothing(shared: Path, tmp
     tool.write_text(f'#!/bin/sh\ncase "$*" in {graph}*"threshold-file /dev/null") echo "{row}";;*) echo "##";; esac\n')
     tool.chmod(0o700)
     assert [poll.values["port_xmit_discards"] for poll in collect.FabricReader((str(tool),)).read(0.0).polls] == [7]
+
+
+@pytest.mark.parametrize(
+    ("end", "times", "well"), [("kill -SEGV $$", 1, True), ("exit 139", 1, True), ("kill -SEGV $$", 2, False), ("exit 2", 1, False)]
+)
+def test_a_tool_that_a_signal_ended_is_asked_once_more(shared: Path, tmp_path: Path, end: str, times: int, well: bool) -> None:
+    """A fabric that changes can kill the tool that reads it; one that refuses by itself is believed."""
+    tool, calls = tmp_path / "tool", tmp_path / "calls"
+    tool.write_text(f"#!/bin/sh\necho x >>{calls}\n[ $(wc -l <{calls}) -gt {times} ] || {end}\ncat {shared}/net/ibsim/ibnetdiscover.txt\n")
+    tool.chmod(0o700)
+    parsed, why = collect.FabricReader((str(tool),)).run(("ibnetdiscover",), time.monotonic() + 60.0)
+    assert (parsed is not None, why == "") == (well, well)
+    assert len(calls.read_text().splitlines()) == (1 if end == "exit 2" else 2)
