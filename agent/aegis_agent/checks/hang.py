@@ -12,7 +12,7 @@ from typing import Any
 
 from aegis_agent.checks.answer import Answer, run
 from aegis_agent.checks.settings import Settings
-from aegis_agent.procs import VARIABLE, processes, stat
+from aegis_agent.procs import VARIABLE, processes, stat, variable
 
 WINDOW = 1.0
 OURS = ("agent", "check")
@@ -25,22 +25,11 @@ def training(scope: str) -> bool:
     return bool(scope) and words[0] not in OURS and not words[min(3, len(words) - 1)].startswith(OURS)
 
 
-def scope_of(pid: int) -> str:
-    """Scope named in the environment of a process, "" for none."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            words = file.read(1 << 18).split(b"\0")
-    except OSError:
-        return ""
-    mark = VARIABLE.encode() + b"="
-    return next((word[len(mark) :].decode("utf-8", "replace") for word in words if word.startswith(mark)), "")
-
-
 def trainings(prefix: str) -> dict[int, str]:
     """Processes of trainings whose scope begins with `prefix` (all, when it is empty)."""
     me, found = os.getpid(), {}
     for pid in processes():
-        scope = scope_of(pid) if pid != me else ""
+        scope = variable(pid, VARIABLE) if pid != me else ""
         if training(scope) and scope.startswith(prefix):
             found[pid] = scope
     return found

@@ -18,9 +18,10 @@ def leftovers(prefix: str) -> list[int]:
     """Living processes whose environment names a scope of this attempt's runs."""
     if not prefix:
         return []
-    from aegis_agent.procs import carries, processes
+    from aegis_agent.procs import VARIABLE, processes, variable
 
-    return [pid for pid in processes() if carries(pid, prefix) and not carries(pid, f"{prefix}agent") and not carries(pid, f"{prefix}check")]
+    scopes = {pid: variable(pid, VARIABLE) for pid in processes()}  # read once: a check's tool that ends meanwhile is no leftover
+    return [pid for pid, scope in scopes.items() if scope.startswith(prefix) and not scope.startswith((f"{prefix}agent", f"{prefix}check"))]
 
 
 def writable(folder: str) -> str:

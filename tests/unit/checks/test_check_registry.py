@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from aegis_agent.checks import registry
+from aegis_agent import procs
+from aegis_agent.checks import process, registry
 from aegis_agent.checks.registry import CHECKS, Check, Context, run_check, run_round
 from aegis_agent.procs import live, members, processes
 from aegis_agent.reaper import Reaper
@@ -224,3 +225,28 @@ def test_what_a_member_of_a_meeting_forks_ends_with_it_however_that_ends(text: s
             until_sync(lambda: (now := live(rank.pid)) is None or now.start != rank.start, 30, "the rank is gone")
         finally:
             send(rank, signal.SIGKILL)
+
+
+def test_a_check_s_tool_that_ends_while_it_is_looked_at_is_no_leftover(monkeypatch: pytest.MonkeyPatch) -> None:
+    prefix = f"left{os.getpid()}.w0.1."
+    looked: list[str] = []
+
+    def once(path: str, size: int = 65536) -> bytes:
+        """What /proc says of it at the first look; it is gone at the next."""
+        if path == f"/proc/{child.pid}/environ" and looked:
+            return b""
+        looked.extend([path] if path == f"/proc/{child.pid}/environ" else [])
+        return contents(path, size)
+
+    contents = procs.contents
+    for scope, expected in ((f"{prefix}check-together", False), (f"{prefix}agent", False), (f"{prefix}0", True)):
+        child = subprocess.Popen(["sleep", "600"], env={**os.environ, procs.VARIABLE: scope})
+        try:
+            until_sync(lambda pid=child.pid, scope=scope: procs.variable(pid, procs.VARIABLE) == scope, 30)
+            looked.clear()
+            with monkeypatch.context() as patched:
+                patched.setattr(procs, "contents", once)
+                assert (child.pid in process.leftovers(prefix)) is expected
+        finally:
+            child.kill()
+            child.wait()
