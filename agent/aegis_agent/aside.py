@@ -13,8 +13,9 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-async def aside(name: str, work: Callable[[], T], seconds: float) -> T:
-    """What `work` gives, or raises; TimeoutError when it has not ended within `seconds`: then it goes on by itself, and is forgotten."""
+async def aside(name: str, work: Callable[[], T], seconds: float | None = None) -> T:
+    """What `work` gives, or raises; TimeoutError when it has not ended within `seconds` (None: any time): then it goes on by itself, and is
+    forgotten."""
     loop = asyncio.get_running_loop()
     told: asyncio.Future[T] = loop.create_future()
 

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar, cast
 
 import msgspec
 import structlog
@@ -27,11 +26,11 @@ from aegis_proto import subjects
 from aegis_proto.messages import encode
 from aegis_proto.net import ABSENT, MOST_NAMES, MOST_PORTS, NAME, NodePorts, Optics, PortCounts
 
+from aegis_agent.aside import aside
 from aegis_agent.checks import kernellog
 from aegis_agent.handover import now_ms
 
 log = structlog.get_logger()
-T = TypeVar("T")
 
 PATIENCE = 2.0
 """Seconds that one device may take to be read."""
@@ -281,7 +280,7 @@ class Telling:
 
     async def poll(self, bus: Bus) -> None:
         """Read and tell once; nothing where there are no ports."""
-        made = await in_thread(self.read)
+        made = await aside("port poll", self.read)
         if not made.ports:
             return
         try:
@@ -303,32 +302,3 @@ class Telling:
             log.warning("some ports of this node are not told", told=len(made.ports), there=len(ports))
         self._cut = len(made.ports) < len(ports)
         return made
-
-
-async def in_thread(work: Callable[[], T]) -> T:
-    """Run it in a thread of its own, for which a daemon that ends does not wait."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def settle(made: T | None, error: Exception | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(cast(T, made))
-
-    def run() -> None:
-        made: T | None = None
-        failed: Exception | None = None
-        try:
-            made = work()
-        except Exception as error:
-            failed = error
-        try:
-            loop.call_soon_threadsafe(settle, made, failed)
-        except RuntimeError:
-            pass  # the loop has ended
-
-    threading.Thread(target=run, name="port poll", daemon=True).start()
-    return await future

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from aegis_agent.procs import variable
 from aegis_agent.scope import VARIABLE, Proc, descendants, processes, start_ticks
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -42,11 +43,7 @@ def _read(pid: int, what: str) -> bytes:
 
 def scope_of(pid: int) -> str:
     """The Aegis scope in the environment of a process, "" when it has none or may not be read."""
-    wanted = f"{VARIABLE}=".encode()
-    for entry in _read(pid, "environ").split(b"\0"):
-        if entry.startswith(wanted):
-            return entry[len(wanted) :].decode(errors="replace")
-    return ""
+    return variable(pid, VARIABLE)
 
 
 def attempt_of(scope: str, uid: str, pod: str) -> int | None:

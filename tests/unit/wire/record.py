@@ -53,7 +53,12 @@ def example(entry: Entry) -> dict[str, Any]:
 
 def neutral(data: bytes, folder: Path) -> bytes:
     text = data.decode()
-    for of_here, other in ((str(folder), "/data/run"), (sys.executable, "/opt/venv/bin/python"), (str(COMMAND), "/data/command.py")):
+    for of_here, other in (
+        (f"{folder}/work/..", "/data/run"),
+        (str(folder), "/data/run"),
+        (sys.executable, "/opt/venv/bin/python"),
+        (str(COMMAND), "/data/command.py"),
+    ):
         text = text.replace(of_here, other)
     return text.replace(socket.gethostname(), "host-1").encode()
 
