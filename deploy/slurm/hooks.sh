@@ -5,6 +5,7 @@
 #   AEGIS_EPILOG         what is run after a job ("check epilog --seconds 2")
 #   AEGIS_HEALTH         what HealthCheckProgram runs ("check run gpu rdma memory")
 #   AEGIS_HOOKS_DRAIN    yes: a node that fails is drained; no: it is only said in the log
+#   AEGIS_REQUEUE_EXIT, AEGIS_REQUEUE_DELAY   of epilogslurmctld.sh: the exit code that asks for another start (75), seconds until then (5)
 #   SLURM_CONF, PATH, AEGIS_CHECKS_...   as elsewhere; everything is exported
 set -uo pipefail
 export PATH="/opt/aegis/bin:${PATH:-}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
