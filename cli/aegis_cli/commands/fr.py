@@ -37,14 +37,18 @@ def register(app: typer.Typer) -> None:
         flight = core("aegis_lognexus.flight", "aegis fr analyze")
         try:
             dumps = flight.read_folder(folder)
-        except (OSError, ValueError) as error:
-            raise CliError("E107", f"{folder}: {error}", exit=2) from None
+        except NotADirectoryError:
+            raise CliError("E107", f"{folder} is one file: give the folder with the dumps of all ranks", exit=2) from None
+        except OSError as error:
+            raise CliError("E107", f"{folder}: {error.strerror}", exit=2) from None
+        except ValueError as error:
+            raise CliError("E107", str(error), exit=2) from None
         if not dumps:
             raise CliError("E107", f"{folder}: no file that belongs to a rank; expected names that end in the rank, as in nccl_trace_rank_0", exit=2)
         found = flight.explain(dumps)
         if html is not None:
             try:
-                html.write_text(found.html(f"Flight records of {folder.name}"), encoding="utf-8", errors="backslashreplace")
+                html.write_text(found.html(f"Flight records of {folder.absolute().name}"), encoding="utf-8", errors="backslashreplace")
             except OSError as error:
-                raise CliError("E107", f"--html {html}: {error}", exit=2) from None
+                raise CliError("E107", f"--html {html}: {error.strerror}", exit=2) from None
         env.out.document("FlightReport", found.report.as_json(), found.text(matrix), found.report.cause)

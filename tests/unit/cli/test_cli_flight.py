@@ -112,7 +112,10 @@ def test_a_folder_without_dumps_is_an_error_that_says_what_was_expected(tmp_path
     code, _, err = aegis_fr(tmp_path)
     assert code == 2 and "nccl_trace_rank_0" in err
     code, _, err = aegis_fr(tmp_path / "absent")
-    assert code == 2 and "absent" in err
+    assert code == 2 and "absent" in err and "Errno" not in err
+    (tmp_path / "notes").write_text("")
+    code, _, err = aegis_fr(tmp_path / "notes")
+    assert code == 2 and "give the folder" in err
 
 
 def test_without_numpy_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

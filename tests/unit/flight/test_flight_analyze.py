@@ -143,6 +143,11 @@ def test_dumps_without_any_operation_are_no_evidence() -> None:
     assert (report.verdict, report.culprits, report.confidence) == ("no_evidence", (), "none")
 
 
+def test_dumps_that_cannot_be_read_are_not_said_to_hold_nothing() -> None:
+    report = analyze({0: broken(0, "unreadable", "no dump at all"), 1: broken(1, "refused", "too large")})
+    assert report.verdict == "no_evidence" and report.evidence == ("no dump could be read",) and len(report.missing) == 2
+
+
 def test_no_dumps_at_all_are_no_evidence() -> None:
     assert analyze({}).verdict == "no_evidence"
 

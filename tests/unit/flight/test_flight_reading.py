@@ -57,6 +57,15 @@ def test_pickle_and_json_of_one_dump_read_the_same(tmp_path: Path) -> None:
     assert all((one.columns[c] == other.columns[c]).all() for c in one.columns)
 
 
+def test_a_folder_may_be_given_from_where_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "dumps").mkdir()
+    (tmp_path / "dumps" / "fr_0").write_bytes(pickle.dumps(_dump()))
+    monkeypatch.chdir(tmp_path)
+    assert read_folder(Path("dumps"))[0].state == OK
+    monkeypatch.chdir("dumps")
+    assert read_folder(Path())[0].state == OK
+
+
 @pytest.mark.parametrize("protocol", range(6))
 def test_every_pickle_protocol_reads(tmp_path: Path, protocol: int) -> None:
     (tmp_path / "fr_0").write_bytes(pickle.dumps(_dump(), protocol=protocol))

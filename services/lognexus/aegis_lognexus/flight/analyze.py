@@ -39,6 +39,8 @@ def analyze_table(table: Table) -> Report:
     missing = _missing(table)
     if not any(len(d) or any(e > 0 for e, _, _ in d.status.values()) for d in table.dumps.values() if d.readable):
         text = "no dump holds an operation: the backend records none of what this job does (gloo records no send or receive), or recording was off"
+        if table.dumps and not any(d.readable for d in table.dumps.values()):
+            text = "no dump could be read"
         return Report("no_evidence", cause="no_evidence", evidence=(text,), missing=missing)
     waits = wait_for(table)
     found = (
@@ -216,8 +218,13 @@ def _waiting(table: Table, waits: Waits, key: tuple[int, int, int, int], roots: 
     aimed = sorted(roots & set(waits.targets[key]))
     where = f"{table.groups[op.gid].title} seq {op.seq} {op.label or _label(table, op.gid, op.seq)}".rstrip()
     if op.p2p:
-        return f"{rank_list(waiters)} waits in {where} for {rank_list(aimed)}, which has not posted the other half"
-    return f"{rank_list(waiters)} in {where}; {rank_list(aimed)} has not entered it"
+        wait = "waits" if len(waiters) == 1 else "wait"
+        return f"{rank_list(waiters)} {wait} in {where} for {rank_list(aimed)}, which {_has(aimed)} not posted the other half"
+    return f"{rank_list(waiters)} in {where}; {rank_list(aimed)} {_has(aimed)} not entered it"
+
+
+def _has(ranks: list[int]) -> str:
+    return "has" if len(ranks) == 1 else "have"
 
 
 def _alone_ahead(table: Table, waits: Waits, op: Op, culprits: tuple[int, ...]) -> tuple[int, ...]:

@@ -70,6 +70,7 @@ def read_folder(folder: Path, workers: int | None = None) -> dict[int, Dump]:
 
     Raises FileNotFoundError, NotADirectoryError, and ValueError for a folder of more than `MAX_FILES` dumps.
     """
+    folder = folder.absolute()  # the children run in /
     sizes = {e.name: e.stat().st_size for e in os.scandir(folder) if e.is_file()}
     ranks = ranks_of(sizes)
     if len(ranks) > MAX_FILES:
