@@ -79,9 +79,12 @@ class Bus(Supervisor):
 
     # --- calls over the present link -----------------------------------------------------------------------------------------
 
-    async def call(self, subject: str, data: bytes, headers: Headers | None = None, timeout: float = 5.0) -> Reply:
-        """One request, one answer; waits for a connection within `timeout`. Errors as `request`; no second try."""
-        return await self._on_link(subject, timeout, lambda link, left: self.single(link, subject, data, headers, left))
+    async def call(self, subject: str, data: bytes, headers: Headers | None = None, timeout: float = 5.0, over: int | None = None) -> Reply:
+        """One request, one answer; waits for a connection within `timeout`. Errors as `request`; no second try.
+
+        `over`: only over the connection of this `generation`, else `Unreachable` and nothing is sent.
+        """
+        return await self._on_link(subject, timeout, lambda link, left: self.single(link, subject, data, headers, left), over)
 
     async def call_many(self, subject: str, data: bytes, timeout: float = 5.0) -> list[Reply]:
         """One request, many answers up to a status (Direct Get of several)."""
@@ -104,12 +107,18 @@ class Bus(Supervisor):
         if size > self._payload_limit(link):
             raise errors.Rejected(f"{subject}: {size} bytes, the bus takes {self._payload_limit(link)}; not sent")
 
-    async def _on_link(self, subject: str, timeout: float, work: Callable[[Link, float], Awaitable[T]]) -> T:
+    async def present_link(self, subject: str, timeout: float, over: int | None) -> Link:
+        """The connection as it is, after waiting for one; `Unreachable` when it is not the one of generation `over`."""
+        if not self.connected:
+            await self.wait_connected(timeout)
+        if over is not None and self.generation != over:
+            raise errors.Unreachable(f"E101 {subject}: meant for connection {over}, this is {self.generation}; not sent")
+        return cast(Link, self._link)
+
+    async def _on_link(self, subject: str, timeout: float, work: Callable[[Link, float], Awaitable[T]], over: int | None = None) -> T:
         deadline = time.monotonic() + timeout
         while True:
-            if not self.connected:
-                await self.wait_connected(max(0.0, deadline - time.monotonic()))
-            link = cast(Link, self._link)
+            link = await self.present_link(subject, max(0.0, deadline - time.monotonic()), over)
             try:
                 return await work(link, max(0.001, deadline - time.monotonic()))
             except LinkLost as lost:
@@ -140,14 +149,14 @@ class Bus(Supervisor):
         expect: int | None = None,
         ttl: float | None = None,
         timeout: float = 5.0,
+        over: int | None = None,
     ) -> PubAck:
         """Store one message. With a `msg_id` ("auto" = a fresh one) a lost answer is asked for again within `timeout`: stored once all the same.
 
-        `expect`: the last sequence of this subject must be this (0 = none) or `WrongLastSequence`. `ttl`: seconds.
+        `expect`: the last sequence of this subject must be this (0 = none) or `WrongLastSequence`. `ttl`: seconds. `over`: as of `call`.
         """
-        return await jetstream.publish(
-            self, subject, data, msg_id=self.next_msg_id() if msg_id == "auto" else msg_id, expect=expect, ttl=ttl, timeout=timeout
-        )
+        name = self.next_msg_id() if msg_id == "auto" else msg_id
+        return await jetstream.publish(self, subject, data, msg_id=name, expect=expect, ttl=ttl, timeout=timeout, over=over)
 
     async def batch(
         self,
@@ -155,15 +164,16 @@ class Bus(Supervisor):
         timeout: float = 5.0,
         ttl: float | None = None,
         rollup: bool = False,
+        over: int | None = None,
     ) -> PubAck:
         """Store all messages (subject, data or what makes it, expected last sequence or None) or none.
 
         The PubAck names the last sequence; the others precede it without a gap.
 
-        `rollup`: what was stored before on the same subjects is dropped, so that a `ttl` leaves nothing behind.
+        `rollup`: what was stored before on the same subjects is dropped, so that a `ttl` leaves nothing behind. `over`: as of `call`.
         """
         async with self._batches:
-            return await jetstream.batch(self, messages, timeout, ttl, rollup)
+            return await jetstream.batch(self, messages, timeout=timeout, ttl=ttl, rollup=rollup, over=over)
 
     async def js_api(self, verb: str, body: dict[str, Any] | None = None, timeout: float = 5.0) -> dict[str, Any]:
         """A request of the JetStream API: `js_api("STREAM.INFO.CTL")`; its answer as JSON, its errors as ours."""

@@ -120,14 +120,16 @@ def _ack(subject: str, answer: dict[str, Any]) -> PubAck:
     return PubAck(str(answer.get("stream", "")), int(answer["seq"]), bool(answer.get("duplicate", False)))
 
 
-async def publish(bus: Bus, subject: str, data: bytes, *, msg_id: str | None, expect: int | None, ttl: float | None, timeout: float) -> PubAck:
+async def publish(
+    bus: Bus, subject: str, data: bytes, *, msg_id: str | None, expect: int | None, ttl: float | None, timeout: float, over: int | None
+) -> PubAck:
     headers = _headers(msg_id, expect, ttl) or None
     deadline = time.monotonic() + timeout
     while True:
         left = deadline - time.monotonic()
         # With an id, a lost answer may be asked for again: the server keeps one copy and answers "duplicate".
         try:
-            reply = await bus.call(subject, data, headers, timeout=min(left, SINGLE_TRY) if msg_id else left)
+            reply = await bus.call(subject, data, headers, timeout=min(left, SINGLE_TRY) if msg_id else left, over=over)
             return _ack(subject, _answer(bus, subject, reply))
         except errors.UnknownResult:
             if msg_id is None or time.monotonic() >= deadline - 0.001:
@@ -138,7 +140,7 @@ async def publish(bus: Bus, subject: str, data: bytes, *, msg_id: str | None, ex
             await asyncio.sleep(0.2)
 
 
-async def batch(bus: Bus, messages: Sequence[Part], timeout: float, ttl: float | None, rollup: bool) -> PubAck:
+async def batch(bus: Bus, messages: Sequence[Part], *, timeout: float, ttl: float | None, rollup: bool, over: int | None) -> PubAck:
     """First and last message are requests (their answers carry refusals), those between are not; all go over one connection.
 
     While the server answers the first (it opens a store on its disk for the batch) the bodies of the others are made.
@@ -148,8 +150,7 @@ async def batch(bus: Bus, messages: Sequence[Part], timeout: float, ttl: float |
     batch_id = secrets.token_hex(16)
     deadline = time.monotonic() + timeout
     last = len(messages)
-    await bus.wait_connected(timeout)
-    link = cast(Link, bus._link)
+    link = await bus.present_link(messages[0][0], timeout, over)
     committing = last == 1
 
     def headers_of(number: int, expect: int | None) -> dict[str, str]:

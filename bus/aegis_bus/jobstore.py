@@ -2,6 +2,10 @@
 
 The fence is the head: every commit expects the head sequence that this process last read or wrote, state-only commits too. No shard dirty: one
 CAS publish; else one atomic batch, head first. An unknown result is settled by reading the head through the stream's leader, never by repeating.
+
+A sequence says which head only within one store: a store restored from a copy gives its numbers out again, and a commit from before could meet the
+number that it expects by chance. A store is replaced only while its servers are down, so no connection lives through it: a commit goes only over the
+connection over which its head was read or written, and on a new one the head is first compared, byte for byte.
 """
 
 from __future__ import annotations
@@ -40,12 +44,15 @@ _version_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 class Loaded:
     """A state as stored: `seq` is the sequence of its head (what the next commit expects), `time_ms` the server's time of that head.
 
-    After a write that set no deadline `time_ms` is 0: nothing needs it, so it is not asked for.
+    After a write that set no deadline `time_ms` is 0: nothing needs it, so it is not asked for. `data`: the head as it is stored; `over`: the
+    connection (`Bus.generation`) over which that is known.
     """
 
     state: JobState
     seq: int
     time_ms: int = field(compare=False)
+    data: bytes = field(default=b"", compare=False, repr=False)
+    over: int = field(default=-1, compare=False)
 
 
 class JobStore:
@@ -60,6 +67,7 @@ class JobStore:
 
     async def load(self, job: str) -> Loaded | None:
         """State of a job as of one moment; None when there is no such job. `Unreadable` when a newer version wrote it."""
+        over = self._bus.generation
         stored = await self._bus.get_many(STREAM, [subjects.job_state(job), subjects.job_spec(job), subjects.job_pods(job, 0)[:-1] + "*"])
         by_subject = {item.subject: item for item in stored if not item.marker}
         head_item = by_subject.get(subjects.job_state(job))
@@ -71,7 +79,7 @@ class JobStore:
             raise errors.Unreadable(f"job {job}: the head is there, the specification ({subjects.job_spec(job)}) is not")
         spec = _decode(job, JobSpec, spec_item.data)
         pods = tuple(decode_shard(head, k, by_subject.get(subjects.job_pods(job, k))) for k in range(shards.count(head.workerNum)))
-        return self._loaded(JobState(head, pods, spec), head_item.seq, head_item.time_ms)
+        return self._loaded(JobState(head, pods, spec), head_item.seq, head_item.time_ms, head_item.data, over)
 
     async def head(self, job: str) -> tuple[Head, int, int] | None:
         """(head, sequence, server time in ms) alone."""
@@ -94,8 +102,7 @@ class JobStore:
 
     async def create(self, state: JobState) -> Loaded:
         """Store a new job: head (expected: none), specification and all shards in one batch. `WrongLastSequence` when the job exists."""
-        job = state.head.job
-        return await self._write(job, state, 0, _whole(state))
+        return await self._write(state, None, _whole(state))
 
     async def commit(self, old: Loaded, new: JobState) -> Loaded:
         """Store `new` on top of `old`; shards that are other objects than in `old` are written with the head.
@@ -105,46 +112,68 @@ class JobStore:
         `WrongLastSequence`: somebody else committed since `old` was read; load again and see who owns the job. `Unreachable`, `Rejected`: not stored.
         `UnknownResult`: not even the leader could be asked in time; load again.
         """
-        job, head = new.head.job, new.head
-        if job != old.state.head.job or head.uid != old.state.head.uid or len(new.shards) != len(old.state.shards):
-            raise ValueError(f"commit of {job} on top of {old.state.head.job}: another job")
+        head = new.head
+        if head.job != old.state.head.job or head.uid != old.state.head.uid or len(new.shards) != len(old.state.shards):
+            raise ValueError(f"commit of {head.job} on top of {old.state.head.job}: another job")
         if head.owner != old.state.head.owner:
-            raise ValueError(f"commit of {job} changes its owner: that is take_over")
+            raise ValueError(f"commit of {head.job} changes its owner: that is take_over")
         dirty = [k for k, shard in enumerate(new.shards) if shard is not old.state.shards[k]]
-        return await self._write(job, new, old.seq, _shards(new, dirty))
+        return await self._write(new, old, _shards(new, dirty))
 
     async def take_over(self, loaded: Loaded, replica: str) -> Loaded:
         """Make `replica` the owner, term + 1. From then on every commit of the old owner is refused. Errors as `commit`."""
         state = loaded.state.with_head(owner=Owner(replica, loaded.state.head.owner.term + 1))
-        return await self._write(state.head.job, state, loaded.seq, [])
+        return await self._write(state, loaded, [])
 
-    async def _write(self, job: str, state: JobState, expect: int, extra: list[Extra]) -> Loaded:
+    async def _write(self, state: JobState, old: Loaded | None, extra: list[Extra]) -> Loaded:
         # What has ended is written whole, with an end of its own for every subject and no history under it.
-        final = state.head.phase.terminal
+        job, final = state.head.job, state.head.phase.terminal
         async with self._locks.setdefault(job, asyncio.Lock()):
             try:
-                return await self._write_locked(job, state, expect, _whole(state) if final else extra, final)
+                over = self._bus.generation if old is None else await self._still(job, old)
+                return await self._write_locked(job, state, 0 if old is None else old.seq, _whole(state) if final else extra, over)
             finally:
                 if final:
                     self._locks.pop(job, None)
 
-    async def _write_locked(self, job: str, state: JobState, expect: int, extra: list[Extra], final: bool) -> Loaded:
+    async def _still(self, job: str, old: Loaded) -> int:
+        """The connection over which `old` is known to be what the store holds.
+
+        `WrongLastSequence` when it holds another head, or is of another era: what was stepped since `old` was read came out of the store before it.
+        """
+        over = self._bus.generation
+        if old.over == over:
+            return over
+        try:
+            found = await self._bus.get(STREAM, subjects.job_state(job), leader=True)
+            era = await self._bus.get(STREAM, subjects.ERA, leader=True)
+        except errors.UnknownResult as error:
+            raise errors.Unreachable(f"job {job}: the head could not be read over the new connection: {error}") from error
+        if found is None or found.marker or found.seq != old.seq or found.data != old.data:
+            raise errors.WrongLastSequence(f"job {job}: over the new connection the head is not the one of {old.seq}", 10071)
+        if era is not None and not era.marker and messages.decode(messages.Era, era.data).era != old.state.head.era:
+            raise errors.WrongLastSequence(f"job {job}: over the new connection the store is of another era than {old.state.head.era}", 10071)
+        return over
+
+    async def _write_locked(self, job: str, state: JobState, expect: int, extra: list[Extra], over: int) -> Loaded:
         subject, data = subjects.job_state(job), messages.encode(state.head)
+        final = state.head.phase.terminal
         ttl = KEEP_ENDED if final else None
         crashpoint("bus.before-commit")
         started = time.perf_counter()
         try:
             if extra:
                 whole: list[Part] = [(subject, data, expect), *((name, body, None) for name, body in extra)]
-                seq = (await self._bus.batch(whole, ttl=ttl, rollup=final)).seq - len(extra)
+                seq = (await self._bus.batch(whole, ttl=ttl, rollup=final, over=over)).seq - len(extra)
             else:
-                seq = (await self._bus.publish(subject, data, expect=expect)).seq
+                seq = (await self._bus.publish(subject, data, expect=expect, over=over)).seq
         except (errors.UnknownResult, errors.WrongLastSequence) as error:
+            over = self._bus.generation
             seq = await self._settle(job, data, expect, error)
         metrics.COMMITS.labels("batch" if extra else "head").observe(time.perf_counter() - started)
         crashpoint("bus.after-commit")
         deadline = state.head.deadline
-        return self._loaded(state, seq, await self._time_of(seq) if deadline is not None and deadline.setAt == 0 else 0)
+        return self._loaded(state, seq, await self._time_of(seq) if deadline is not None and deadline.setAt == 0 else 0, data, over)
 
     async def _settle(self, job: str, data: bytes, expect: int, error: errors.BusError) -> int:
         """Did it happen? The head read through the leader says: ours (its sequence), the old one (not stored), another's (`WrongLastSequence`)."""
@@ -173,12 +202,12 @@ class JobStore:
         self._clock_offset = item.time_ms - now
         return item.time_ms
 
-    def _loaded(self, state: JobState, seq: int, time_ms: int) -> Loaded:
+    def _loaded(self, state: JobState, seq: int, time_ms: int, data: bytes, over: int) -> Loaded:
         """Fill `deadline.setAt`, 0 in the commit that sets it, with the server's time of that commit."""
         deadline = state.head.deadline
         if deadline is not None and deadline.setAt == 0:
             state = state.with_head(deadline=msgspec.structs.replace(deadline, setAt=time_ms))
-        return Loaded(state, seq, time_ms)
+        return Loaded(state, seq, time_ms, data, over)
 
 
 def _whole(state: JobState) -> list[Extra]:

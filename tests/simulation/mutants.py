@@ -14,6 +14,7 @@ import aegis_master.reports
 import aegis_master.rounds
 from aegis_agent.orders import Decision, Rank, Verdict
 from aegis_bus.connection import PubAck
+from aegis_bus.jobstore import JobStore, Loaded
 from aegis_master.draft import Draft
 from aegis_master.owner import JobOwner
 from aegis_proto.phases import LostReason, Phase
@@ -105,6 +106,15 @@ def placing_without_deadline(put: Put) -> None:
     put(aegis_master.rounds, "await_places", lambda draft: draft.set(deadline=None))
 
 
+def commits_over_any_connection(put: Put) -> None:
+    """A commit that waited for a connection goes to whatever store it finds there."""
+
+    async def unseen(self: JobStore, job: str, old: Loaded) -> int | None:
+        return None
+
+    put(JobStore, "_still", unseen)
+
+
 @dataclass(frozen=True)
 class Mutant:
     """`found_by`: the checks of which one must be the one that notices."""
@@ -127,6 +137,7 @@ MUTANTS = (
     Mutant(orders_of_others_obeyed, ("OnePodPerPlace", "OneIncarnationRuns", "NobodyRunsAlone")),
     Mutant(budget_by_the_capped_count, ("FailsExactly",)),
     Mutant(placing_without_deadline, ("RoundsEnd", "Ends")),
+    Mutant(commits_over_any_connection, ("CountOnce",)),
 )
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from aegis_proto import messages, subjects
+from aegis_proto.messages import Era
 from aegis_proto.phases import Phase
 from simulation.machines import Machine
 from simulation.world import Scene, World
@@ -16,6 +18,8 @@ Play = Callable[[World], None]
 LONG = (8.0, 8.0)
 LONGER = (60.0, 60.0)
 LOOK = 0.1
+IN_HAND = 0.003
+"""Virtual seconds after which a report has been read and its commit is under way."""
 """Virtual seconds between two looks at what a scene waits for."""
 
 
@@ -153,6 +157,25 @@ def a_machine_is_off_for_good_and_there_is_no_other(scene: World) -> None:
     when_it_runs(scene, off)
 
 
+def a_store_is_replaced_while_its_owner_decides(scene: World) -> None:
+    """It has read what the copy does not know, and its commit waits for a connection; the head is the same in both."""
+
+    def decides() -> None:
+        backup, history = scene.server.backup(), scene.check.backup()
+        scene.faults.is_suspended()
+
+        def replaced() -> None:
+            scene.server.stop()
+            scene.server.restore(backup)
+            scene.check.restored(history)
+            scene.server.start()
+            scene.server.handle(None, subjects.ERA, messages.encode(Era("era2", reason="restored")), None, "")
+
+        scene.later(IN_HAND, replaced)
+
+    when_it_runs(scene, decides)
+
+
 TOLD: dict[str, Scene] = {
     "no_fence": told(an_owner_stands_still_and_goes_on),
     "cursor_not_in_the_commit": told(an_owner_dies_after_a_restart_that_was_asked),
@@ -163,5 +186,6 @@ TOLD: dict[str, Scene] = {
     "orders_of_others_obeyed": told(an_attempt_comes_back_after_it_was_replaced, run_for=LONGER),
     "budget_by_the_capped_count": told(a_worker_fails, max_retry=0),
     "placing_without_deadline": told(a_machine_is_off_for_good_and_there_is_no_other, machines=3),
+    "commits_over_any_connection": told(a_store_is_replaced_while_its_owner_decides),
 }
 """Rule, by the name of its mutant -> the scene in which it is needed."""

@@ -207,7 +207,7 @@ class Api:
             kind = FactKind.NODE_LOST if newest else FactKind.GONE
             fact = Fact(kind, placed.place.uid, placed.place.attempt, node, at=now, message=text, who=request.by[:64])
             if not request.dryRun:
-                await self._tell(News(job_id, pod, fact))
+                await self._tell(News(job_id, pod, fact, era=job.head.era))
             told.append(f"{job_id}/{pod}/{placed.place.attempt}")
         return NodeLostAnswer(node, tuple(told[:MAX_PAGE]))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aegis_proto.ids import pod_index
 from aegis_proto.messages import Fact, encode
@@ -26,17 +26,21 @@ SILENT_REPEAT = 60.0
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """A fact about `pod` of `job` that holds now. `until_seen`: to be repeated until the state shows it."""
+    """A fact about `pod` of `job` that holds now. `until_seen`: to be repeated until the state shows it. `era`: of the store, as the job knows it."""
 
     job: str
     pod: str
     fact: Fact
     until_seen: bool = False
+    era: str = ""
 
     @property
     def msg_id(self) -> str:
-        """The same content has the same id, from whichever replica. The uid of the job makes it unguessable."""
-        return hashlib.sha256(b"\0".join((self.job.encode(), self.pod.encode(), encode(self.fact)))).hexdigest()[:40]
+        """The same content has the same id, from whichever replica. The uid of the job makes it unguessable.
+
+        The owner of a job that takes up a new era passes over what the store holds then: what was said before that must not count as said.
+        """
+        return hashlib.sha256(b"\0".join((self.job.encode(), self.pod.encode(), self.era.encode(), encode(self.fact)))).hexdigest()[:40]
 
     @property
     def topic(self) -> tuple[str, str, int, FactKind]:
@@ -62,7 +66,7 @@ def _of_place(world: World, job: Job, state: Pod, placed: Placed) -> Iterator[Ne
         return
 
     def news(kind: FactKind, until_seen: bool = False, **values: object) -> News:
-        return News(job.head.job, place.pod, Fact(kind, place.uid, place.attempt, place.node, **values), until_seen)  # type: ignore[arg-type]
+        return News(job.head.job, place.pod, Fact(kind, place.uid, place.attempt, place.node, **values), until_seen, job.head.era)  # type: ignore[arg-type]
 
     if node is None:
         return
@@ -161,4 +165,4 @@ class Teller:
 
 def _dated(item: News, at: int, message: str) -> News:
     fact = item.fact
-    return News(item.job, item.pod, Fact(fact.kind, fact.uid, fact.attempt, fact.node, at=at, message=message), item.until_seen)
+    return replace(item, fact=Fact(fact.kind, fact.uid, fact.attempt, fact.node, at=at, message=message))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import msgspec
 from aegis_jobcontroller.facts import REPEAT, SILENT_REPEAT, News, Teller, facts
 from aegis_jobcontroller.world import World
 from aegis_proto.phases import FactKind, Phase
@@ -126,11 +129,13 @@ def test_gone_is_repeated_with_growing_pauses_until_the_state_shows_it() -> None
 def test_replicas_give_the_same_fact_the_same_id_and_other_facts_another() -> None:
     job = make_job("job-a", 1, {0: HERE}, **RUNS)
 
-    def id_of(**values: object) -> str:
-        (news,) = facts(make_world([job], [running(job, 0, "n0", state="gone", **values)], [at(job, 0, "n0")]))
+    def id_of(era: str = "", **values: object) -> str:
+        now = replace(job, head=msgspec.structs.replace(job.head, era=era))
+        (news,) = facts(make_world([now], [running(job, 0, "n0", state="gone", **values)], [at(job, 0, "n0")]))
         return news.msg_id
 
     assert id_of(exitCode=1) == id_of(exitCode=1) != id_of(exitCode=2)
+    assert id_of("e1", exitCode=1) != id_of("e2", exitCode=1), "who takes up a new era passes over what was said before"
 
 
 def test_the_memory_of_what_was_said_is_bounded() -> None:

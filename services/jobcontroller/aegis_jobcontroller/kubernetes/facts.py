@@ -50,7 +50,7 @@ def missing(world: World, cluster: Cluster) -> Iterator[tuple[str, str, tuple[st
 
 def _of_worker(job: Job, index: int, state: Pod, attempts: dict[int, PodSeen], cluster: Cluster, *, connect: float) -> Iterator[News]:
     def news(kind: FactKind, attempt: int, until_seen: bool = False, **values: object) -> News:
-        return News(job.head.job, pod_name(index), Fact(kind, job.head.uid, attempt, **values), until_seen)  # type: ignore[arg-type]
+        return News(job.head.job, pod_name(index), Fact(kind, job.head.uid, attempt, **values), until_seen, job.head.era)  # type: ignore[arg-type]
 
     def ended(seen: PodSeen) -> News:
         end = seen.end
