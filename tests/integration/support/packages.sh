@@ -8,6 +8,7 @@ PACKAGES=(
   ibsim-utils opensm infiniband-diags
   slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge
   prometheus prometheus-node-exporter
+  podman runc conmon
 )
 missing=()
 for p in "${PACKAGES[@]}"; do
