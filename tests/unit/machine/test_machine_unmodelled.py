@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from aegis_master import asked, machine, rounds
 from aegis_master import events as ev
-from aegis_master import machine, rounds
 from aegis_master.invariants import broken
 from aegis_proto.messages import CheckResult
 from aegis_proto.phases import LostReason, Mode, OrderPhase, Phase
@@ -189,3 +189,121 @@ def test_a_port_taken_late_is_counted_and_a_counted_failure_gives_the_new_ports_
         job.check()
         job.take(ev.Errored(*job.who(1), job.state.head.seqNum, LostReason(reason), 1, ran_for=ran))
         assert (job.state.head.failures, job.state.head.portRetries) == (failures, ports)
+
+
+# --- asked for, by people or by the store -------------------------------------------------------------------------------------
+
+
+def era(job: Job, incarnation: int, running: bool = True) -> None:
+    """The store is another one; all say what runs."""
+    job.take(ev.EraChanged("era2"))
+    for i in range(job.state.head.workerNum):
+        pod = job.state.pod(i)
+        job.take(ev.PodReady(i, pod.attempt, "b2", "10.0.0.9", f"n{i}.{pod.attempt}", running=running, incarnation=incarnation))
+
+
+def test_a_job_that_is_suspended_asks_nobody_any_more_what_runs() -> None:
+    job = Job()
+    job.check()
+    job.take(ev.EraChanged("era2"))
+    assert job.state.head.adopting
+    job.take(ev.SuspendAsked("ann"))
+    assert (job.state.head.phase, job.state.head.adopting) == (Phase.PENDING, False)
+
+
+@pytest.mark.parametrize(("incarnation", "taken"), [(1, True), (2, True), (0, False), (-1, False)])
+def test_only_a_run_that_is_not_older_than_the_state_is_taken_over(incarnation: int, taken: bool) -> None:
+    job = Job()
+    job.check()
+    job.take(ev.RestartAsked())
+    job.check()
+    assert (job.state.head.incarnation, job.state.head.countedIncarnation) == (1, -1)
+    era(job, incarnation)
+    assert (job.state.head.phase is Phase.RUN_COMMAND) is taken
+    assert job.state.head.incarnation == max(1, incarnation)
+
+
+def test_a_run_that_is_counted_as_failed_is_not_taken_over() -> None:
+    job = Job()
+    job.check()
+    job.fail(1)
+    assert job.state.head.countedIncarnation == 0
+    era(job, 0)
+    assert job.state.head.phase is not Phase.RUN_COMMAND
+
+
+def test_a_run_that_the_state_never_knew_makes_it_one_that_has_begun() -> None:
+    job = Job()
+    assert not job.state.head.started
+    era(job, 3, running=False)
+    head = job.state.head
+    assert (head.adopting, head.started, head.incarnation) == (False, True, 3)
+    assert head.phase is not Phase.RUN_COMMAND
+
+
+@pytest.mark.parametrize(("allowed", "runs"), [(True, True), (False, True), (True, False)])
+def test_a_fault_is_injected_only_where_the_job_allows_it_and_runs(allowed: bool, runs: bool) -> None:
+    job = Job(allowInject=allowed)
+    if runs:
+        job.check()
+    job.take(ev.InjectAsked(1, "i1", "kill"))
+    assert (job.state.head.inject is not None) is (allowed and runs)
+
+
+def test_a_job_without_progress_is_ended_only_when_it_recovers_and_its_runs_are_known() -> None:
+    job = Job(noProgressRuns=2)
+    for step in (4, 0):
+        job.check()
+        job.take(ev.Checkpointed(job.state.head.incarnation, step))
+        assert asked.fruitless(job.state) is None
+        job.fail(1)
+    job.check()
+    job.fail(1)
+    found = asked.fruitless(job.state)
+    assert found is not None and found.no_progress
+    job.take(ev.EraChanged("era2"))
+    assert job.state.head.adopting and asked.fruitless(job.state) is None, "who knows what runs, and how far it is"
+
+
+# --- who is leaving keeps the reason it leaves for -----------------------------------------------------------------------------
+
+
+def leaving(reason: str) -> Job:
+    """w2 was told to leave while the job recovers, for its own reason."""
+    job = Job()
+    job.check()
+    job.mark(2, "slow")
+    job.fail(0, LostReason.COLLATERAL)
+    pod = job.state.pod(2)
+    assert pod.toQuit and pod.reason == reason
+    return job
+
+
+def test_who_leaves_and_is_not_heard_in_time_leaves_for_its_own_reason() -> None:
+    job = leaving("slow")
+    deadline = job.state.head.deadline
+    assert deadline is not None and deadline.kind == "round"
+    job.take(ev.DeadlinePassed(deadline.kind, deadline.seqNum, deadline.incarnation))
+    assert job.state.pod(2).reason == "slow"
+    assert job.state.pod(0).reason == LostReason.NO_ANSWER.value or job.state.pod(1).reason == LostReason.NO_ANSWER.value
+
+
+def test_who_leaves_and_turns_out_to_be_the_cause_leaves_for_its_own_reason() -> None:
+    job = leaving("slow")
+    said = job.state.head.seqNum - 1
+    job.take(ev.Errored(2, 1, "b1", 0, said, LostReason.GPU_LOST, 1, at=job.state.head.stopOrderAt))
+    assert job.state.head.countedPod == "w2"
+    assert job.state.pod(2).reason == "slow"
+
+
+@pytest.mark.parametrize("absent", [(0,), (1, 2)])
+def test_the_first_who_did_not_come_is_named_when_placing_takes_too_long(absent: tuple[int, ...]) -> None:
+    job = Job()
+    job.check()
+    for i in absent:
+        job.take(ev.PodLost(i, 1))
+    deadline = job.state.head.deadline
+    assert deadline is not None and deadline.kind == "placing"
+    job.take(ev.DeadlinePassed(deadline.kind, deadline.seqNum, deadline.incarnation))
+    last = job.state.head.recent[-1]
+    assert (last.phaseTo, last.podName, last.cause) == (Phase.FAILED, f"w{absent[0]}", "placing")
