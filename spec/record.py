@@ -61,13 +61,15 @@ def main() -> int:
     options = parser.parse_args()
     folder = options.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
+    wanted = [origin for origin, asked in zip(ORIGINS, (options.seeds > 0, options.demo, options.tests), strict=True) if asked]
+    if not wanted:
+        parser.error("nothing to record: --seeds, --demo or --tests")
     for old in folder.glob("*.ndjson"):
         old.unlink()
     simulated(folder, options.first, options.seeds)
     bad = real(folder, "demo", [sys.executable, "-m", "aegis_cli", "demo"]) if options.demo else 0
     if options.tests and not bad:
         bad = real(folder, "integration", [sys.executable, "-m", "pytest", "-q", "-m", "integration", *options.tests])
-    wanted = [origin for origin, asked in zip(ORIGINS, (options.seeds, options.demo, options.tests), strict=True) if asked]
     complaints = written(folder, wanted)
     for complaint in complaints:
         print(f"FAILED {complaint}", file=sys.stderr)

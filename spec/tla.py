@@ -192,7 +192,7 @@ def property_at(text: str, line: int) -> str:
 
 def side_by_side(work: Callable[[Item], Answer], items: Iterable[Item], processes: int) -> Iterator[Answer]:
     """`work` of each item, `processes` at once, in the order of the items. A SpecError of one is raised in its place."""
-    with ThreadPoolExecutor(processes) as pool:
+    with ThreadPoolExecutor(max(1, processes)) as pool:
         yield from pool.map(work, items)
 
 

@@ -163,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{result.phase} {result.reason} after {result.virtual:.1f} virtual seconds, {result.steps} steps, {result.commits} commits")
         return 0 if result.ok else 1
     summary, began = Summary(), time.monotonic()
-    for part in play(range(options.first, options.first + options.seeds), options.processes):
+    for part in play(range(options.first, options.first + options.seeds), max(1, options.processes)):
         summary.merge(part)
         for seed, problem in part.bad:
             print(f"FAILED seed {seed}: {problem}\n  {replay_line(seed)}", flush=True)

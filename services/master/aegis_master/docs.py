@@ -1,4 +1,4 @@
-"""Writes docs/phase-machine.md from the table of the phase machine: `python -m aegis_master.docs [FILE]`.
+"""Writes docs/phase-machine.md from the table of the phase machine: `python -m aegis_master.docs [FOLDER]`.
 
 Reads `transitions.EDGES`, `counting.EVIDENCE`, `rounds.FINDINGS`; writes one file. `tests/unit/machine` holds that it is current.
 """
@@ -103,7 +103,9 @@ def page() -> str:
 
 
 def main() -> None:
-    target = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("docs/phase-machine.md")
+    target = Path(sys.argv[1] if len(sys.argv) > 1 else "docs") / "phase-machine.md"
+    if not target.parent.is_dir():
+        sys.exit(f"no folder {target.parent}")
     target.write_text(page())
     print(f"wrote {target}")
 

@@ -10,6 +10,7 @@ Writes the file (AEGIS_MASTER_TRACE; `%p` = process id). Three kinds of lines, i
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import IO, Any
 
 import msgspec
@@ -53,7 +54,9 @@ class Trace:
     def __init__(self, path: str = "") -> None:
         self._file: IO[bytes] | None = None
         if path:
-            self._file = open(path.replace("%p", str(os.getpid())), "ab", buffering=0)  # noqa: SIM115 (open for the life of the process)
+            target = Path(path.replace("%p", str(os.getpid())))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            self._file = target.open("ab", buffering=0)
 
     def __bool__(self) -> bool:
         return self._file is not None
