@@ -55,8 +55,11 @@ def sentence(verdicts: Sequence[Verdict], lang: str = "en") -> str:
         return ""
     last = verdicts[-1]
     if lang == "zh":
-        return f"原因:{last.sentenceZh or last.sentence}(可信度 {last.confidence:.0%})"
-    return f"Cause: {last.sentence} ({last.confidence:.0%} sure)"
+        sure = f"(可信度 {last.confidence:.0%})" if last.confidence else ""
+        said = last.sentenceZh or last.sentence
+        return f"{'' if said.startswith('原因') else '原因:'}{said}{sure}"
+    sure = f" ({last.confidence:.0%} sure)" if last.confidence else ""
+    return f"{'' if last.sentence.startswith('Cause ') else 'Cause: '}{last.sentence}{sure}"
 
 
 def budget(detail: JobDetail, lang: str = "en") -> str:

@@ -47,15 +47,16 @@ class BadAddress(ValueError):
     """An address that apprise does not know; the message does not show it."""
 
 
-def addresses(urls: Sequence[str]) -> Any:
-    """All of them, ready. BadAddress names the number of the one that is none; so does a missing package."""
+def addresses(urls: Sequence[str]) -> list[Any]:
+    """Each of them, ready. BadAddress names the number of the one that is none; so does a missing package."""
     try:
         apprise = import_module("apprise")
     except ImportError:
         raise BadAddress("E130 notify.urls: the package apprise is not installed (pip install 'aegis-train[lognexus]')") from None
-    found = apprise.Apprise()
+    found = []
     for n, url in enumerate(urls, 1):
-        if not found.add(url):
+        found.append(apprise.Apprise())
+        if not found[-1].add(url):
             raise BadAddress(f"E130 notify.urls: number {n} ({url.partition(':')[0][:20]}:...) is no address that apprise knows")
     return found
 
@@ -114,9 +115,11 @@ class Notifier:
         noted.told = [*noted.told, verdict.id][-TOLD:]
         await asyncio.to_thread(write_atomically, self._path, msgspec.json.encode(noted))
         title, text = message(verdict)
+        left = self._to
         for wait in TRIES:
-            await asyncio.sleep(wait)
-            if await asyncio.to_thread(self._to.notify, body=text, title=title):
+            await asyncio.sleep(wait)  # who was told is not told again because another was away
+            left = [to for to in left if not await asyncio.to_thread(to.notify, body=text, title=title, notify_type="failure")]
+            if not left:
                 metrics.NOTIFIED.labels("sent").inc()
                 return
         metrics.NOTIFIED.labels("failed").inc()

@@ -43,10 +43,13 @@ FLIGHT_CAUSES: dict[str, Cause] = {
     "host_hang_gil": "software",
 }
 """What a flight record proves about the why; the others (not_joined, rank_died, stuck_inside) only name who."""
+ENDS = {"signal": 0.5, "killed": 0.5, "error": 0.35}
+"""How a process ends that no peer took along (`phases.LostReason`), and how sure it is that the failure began with it."""
 SUSPECTED = 0.3
 """Confidence of a suspicion, at most."""
 CONFIDENCE = {"high": 0.8, "medium": 0.6, "low": 0.3, "none": 0.0}
 WORK = re.compile(r"last enqueued (?:NCCL )?work: (-?\d{1,18}), last completed (?:NCCL )?work: (-?\d{1,18})")
+RANK = re.compile(r": rank (\d{1,7}): ")
 FEW = 8
 
 
@@ -180,6 +183,22 @@ def by_links(failure: Failure) -> Reading | None:
     text = f"{'it uses' if worst.certain else 'it may use'} {worst.text}"
     more = tuple(link.text for link in failure.links[1:4])
     return Reading("network", "netmon", text, pods, (), nodes, (), 0.6 if worst.certain else 0.35, more)
+
+
+def by_ends(failure: Failure) -> Reading | None:
+    """How the process ended that the master counted: who, never why. Whose own lines tell of trouble before an abort or an exit did not begin it."""
+    for loss in failure.losses:
+        if loss.reason not in ENDS:
+            continue
+        ranks = next((worker.ranks for worker in failure.workers if worker.pod == loss.pod), ())
+        if named := RANK.search(loss.message):
+            ranks = (int(named[1]),)
+        told = any(log.found for log in failure.logs if log.pod == loss.pod and (not named or log.rank in ranks))
+        if told and (loss.reason == "error" or "SIGABRT" in loss.message):
+            continue
+        text = loss.message.removesuffix(", counted") or f"{loss.pod}: {loss.reason}"
+        return Reading("unknown", "end", text, (loss.pod,), ranks if len(ranks) == 1 else (), confidence=ENDS[loss.reason])
+    return None
 
 
 def by_symptoms(failure: Failure) -> Reading | None:

@@ -1,7 +1,7 @@
 """One verdict per failure: cause, suspects, the first strong line, what was read and what was missing. Pure.
 
 The strongest evidence that has a cause decides: a daemon's event, the platform's word, a failed check, a strong line, the flight record, a bad link
-by netmon, a weak line. NCCL's RAS and stacks have none: they say who. "network" takes a port or a link that was seen to fail. Where the chosen one
+by netmon, a weak line. NCCL's RAS, stacks and how a process ended have none: they say who. "network" takes a port or a link that was seen to fail. Where the chosen one
 does not say who, the surest that does is asked.
 What speaks against it is kept as evidence and costs confidence. `Finding.accused` holds the nodes that trusted evidence names: only these may be
 excluded, whatever a tenant's text says.
@@ -21,6 +21,7 @@ from aegis_lognexus.looks import by_ras, by_stacks
 from aegis_lognexus.readings import (
     NODE_CAUSES,
     by_checks,
+    by_ends,
     by_events,
     by_flight,
     by_links,
@@ -107,7 +108,7 @@ def decide(failure: Failure) -> Finding:
     weak = log if strong is None else None
     looked = [by_ras(failure), by_stacks(failure)]
     proved = [by_events(failure), by_platform(failure), by_checks(failure), strong, by_flight(failure)]
-    said = [*proved, *looked, by_links(failure), weak, by_symptoms(failure)]
+    said = [*proved, *looked, by_links(failure), by_ends(failure), weak, by_symptoms(failure)]
     ports = port_event(failure)
     readings = [reading if ports else without_port_event(reading) for reading in said if reading is not None]
     chosen = next((reading for reading in readings if reading.cause != "unknown"), None)

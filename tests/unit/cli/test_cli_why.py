@@ -12,6 +12,7 @@ from aegis_cli.firstlayer import FirstLayer
 from aegis_cli.follow import PENDING_NOTE, Follower, Lines
 from aegis_cli.output import Output
 from aegis_cli.signals import Signals
+from aegis_cli.verdicts import sentence
 from aegis_proto.api import Events
 from aegis_proto.api_nodes import JobPending, NodeRefusal, RecordAnswer, WorkerRecord
 from aegis_proto.messages import Verdict
@@ -72,6 +73,13 @@ def test_why_tells_the_switches_the_scheduler_and_what_failures_have_in_common()
     whole = why.explain(known, [], None, timeline=True, layer=layer)
     assert any(line.what == "placed on n5 (slot 0), attempt 2: running" and line.evidence == "scheduler (nodes)" for line in whole.lines)
     assert any("2 links over leaf2, spine1, 1 not well" in line.what for line in whole.lines)
+
+
+def test_what_is_not_known_is_said_once_and_without_a_share() -> None:
+    plain = Verdict("d-0", "lognexus", "unknown", sentence="Cause unknown: nothing", sentenceZh="原因未知:无")
+    assert (sentence([plain]), sentence([plain], "zh")) == ("Cause unknown: nothing", "原因未知:无")
+    known = Verdict("d-0", "lognexus", "gpu_hw", confidence=0.9, sentence="w1: GPU hardware", sentenceZh="w1:GPU 硬件故障")
+    assert (sentence([known]), sentence([known], "zh")) == ("Cause: w1: GPU hardware (90% sure)", "原因:w1:GPU 硬件故障(可信度 90%)")
 
 
 class Waits:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -16,6 +17,7 @@ from aegis_lognexus.notify import BadAddress, Notifier, addresses, message
 from aegis_proto import messages, subjects
 from aegis_proto.messages import Verdict
 from harness.waiting import until
+from prometheus_client import REGISTRY
 
 pytest.importorskip("apprise")
 JOB = "digits-abc123"
@@ -81,6 +83,7 @@ async def test_each_incident_is_told_once_also_over_a_restart_and_a_receiver_tha
     await tell(bus, verdict(7, "other-000001"))
     await until(lambda: len(receiver.got) == 1, 20, "the first incident")
     assert receiver.got[0]["title"] == f"Aegis: {JOB} failed (gpu_hw), incarnation 1"
+    assert receiver.got[0]["type"] == "failure"
     for part in ("GPU hardware", "GPU 硬件故障", "Nodes: n1", f"aegis job why {JOB}"):
         assert part in receiver.got[0]["message"]
     task.cancel()
@@ -92,6 +95,23 @@ async def test_each_incident_is_told_once_also_over_a_restart_and_a_receiver_tha
     assert receiver.got[1]["title"].endswith("incarnation 2")
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_who_was_told_is_not_told_again_because_another_is_away(
+    bus: Bus, tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notify, "TRIES", (0.0, 0.05, 0.05))
+    with socket.socket() as taken:  # bound and not listening: every connection is refused
+        taken.bind(("127.0.0.1", 0))
+        urls = [f"json://127.0.0.1:{receiver.server_port}/hook", f"json://127.0.0.1:{taken.getsockname()[1]}/hook"]
+        task = asyncio.create_task(Notifier(bus, tmp_path, urls, lambda job: job == JOB, lambda: "e1").run())
+        await until((tmp_path / "notify.json").exists, 10)
+        failed = REGISTRY.get_sample_value("aegis_notifications_total", {"result": "failed"}) or 0
+        await tell(bus, verdict(1))
+        await until(lambda: REGISTRY.get_sample_value("aegis_notifications_total", {"result": "failed"}) == failed + 1, 20, "the last try")
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert len(receiver.got) == 1
 
 
 def test_an_address_that_is_none_is_refused_without_showing_its_secret() -> None:

@@ -147,6 +147,29 @@ def test_without_evidence_the_cause_is_unknown_and_it_says_what_was_missing() ->
     assert found.sentence.startswith("Cause unknown")
 
 
+CLOSED = "[rank0]: RuntimeError: [/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:42726"
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "own", "suspects"),
+    [
+        ("signal", "w1 died of a signal: rank 3: killed by SIGKILL, counted", "step 4", ("w1/r3",)),
+        ("signal", "w1 died of a signal: rank 3: killed by SIGSEGV, counted", "step 4", ("w1/r3",)),
+        ("killed", "w1 was killed: killed by signal 9, counted", "step 4", ("w1",)),
+        ("error", "w1 reported an error: rank 3: exit 3, counted", "step 4", ("w1/r3",)),
+        ("signal", "w1 died of a signal: rank 3: killed by SIGABRT, counted", TIMEOUT, ("w0/r0",)),
+        ("collateral", "w1 failed because a peer did: rank 3: Connection closed by peer, counted", CLOSED, ("w0/r0",)),
+    ],
+)
+def test_who_ended_by_itself_is_looked_at_before_those_who_lost_it(reason: str, message: str, own: str, suspects: tuple[str, ...]) -> None:
+    found = decide(failure(log(0, CLOSED), log(2, CLOSED), log(3, own), log(4, CLOSED), log(6, "step"), losses=(Loss("w1", "n1", reason, message),)))
+    assert (found.cause, found.suspects, found.accused) == ("unknown", suspects, ())
+    if suspects[0].startswith("w1"):
+        assert message.removesuffix(", counted") in found.sentence and message.removesuffix(", counted") in found.sentence_zh
+    strong = decide(failure(log(2, "KeyError: 'target'"), log(4, CLOSED), losses=(Loss("w1", "n1", reason, message),)))
+    assert (strong.cause, strong.suspects) == ("user_code", ("w1/r2",))
+
+
 def test_a_tenants_escapes_reach_nobodys_terminal() -> None:
     bad = "KeyError: '\x1b]0;owned\x07\x1b[2J\u202e\x9b'"
     found = decide(failure(log(0, bad)))
