@@ -177,7 +177,7 @@ def _unknown(key: str, value: object, where: str) -> ConfigError:
         try:
             parsed = _parse(KEYS[nearest][2], _HINTS[KEYS[nearest][0]][KEYS[nearest][1]], value)
             unit = " s" if KEYS[nearest][2].metadata.get("kind") == "duration" else ""
-            message += f" (value {_show(value)} would be read as {parsed:g}{unit})" if unit else ""
+            message += f" (value {_show(value)} would be read as {parsed:.10g}{unit})" if unit else ""
         except ValueError:
             pass
     else:

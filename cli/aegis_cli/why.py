@@ -15,6 +15,7 @@ from aegis_cli import firstlayer, times
 from aegis_cli.firstlayer import FirstLayer, Line
 from aegis_cli.output import Column, table
 from aegis_cli.stack.output import LogLine, cleaned
+from aegis_cli.verdicts import sentence
 
 Condition = Callable[[JobSummary], bool]
 LineTest = Callable[[LogLine], bool]
@@ -23,13 +24,14 @@ SAME = 60
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """`now`: the present state in a sentence; `waiting`: what it waits for, if anything."""
+    """`now`: the present state in a sentence; `waiting`: what it waits for, if anything; `cause`: the last verdict in a sentence, if there is one."""
 
     job: str
     phase: str
     now: str
     waiting: str
     lines: tuple[Line, ...]
+    cause: str = ""
 
 
 def explain(
@@ -72,7 +74,7 @@ def explain(
         lines = [line for line in lines if line.incarnation == detail.summary.incarnation]
     elif incarnation.isdigit():
         lines = [line for line in lines if line.incarnation == int(incarnation)]
-    return Explanation(detail.summary.job, detail.summary.phase, _now(detail), waiting(detail, pending), tuple(lines))
+    return Explanation(detail.summary.job, detail.summary.phase, _now(detail), waiting(detail, pending), tuple(lines), sentence(verdicts))
 
 
 def what(message: str) -> str:
@@ -107,6 +109,9 @@ def _now(detail: JobDetail) -> str:
         return f"{job.job} succeeded after {job.incarnation + 1} incarnation{'s' if job.incarnation else ''}, {used}"
     if job.phase == Phase.FAILED:
         return f"{job.job} failed ({job.failedReason or 'reason not recorded'}), {used}"
+    hung = [worker.pod for worker in detail.workers if worker.mark == "hang"]
+    if hung and job.phase == Phase.RUN_COMMAND:
+        return f"{job.job} makes no progress, incarnation {job.incarnation}: {', '.join(hung[:8])} marked as hung, nothing is stopped yet; {used}"
     return f"{job.job} is {job.phase}, incarnation {job.incarnation}, {used}"
 
 
@@ -125,10 +130,12 @@ def waiting(detail: JobDetail, pending: JobPending | None) -> str:
 
 
 def render(explanation: Explanation, evidence: bool = False) -> str:
-    """As text: the sentence, what it waits for, the timeline."""
+    """As text: the sentence, what it waits for, the cause, the timeline."""
     parts = [explanation.now]
     if explanation.waiting:
         parts.append(f"waits   {explanation.waiting}")
+    if explanation.cause:
+        parts.append(cleaned(explanation.cause))
     columns = [
         Column("TIME", lambda line: times.clock_of(line.time)),
         Column("INC", lambda line: line.incarnation),

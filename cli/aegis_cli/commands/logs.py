@@ -48,7 +48,7 @@ def register(app: typer.Typer, group: typer.Typer) -> None:
             int, typer.Option("--tail", metavar="N", min=0, help="The last N lines, over all workers in the order of time (0: all).")
         ] = 100,
     ) -> None:
-        """What the workers printed. `aegis logs classify FILE`: what a saved log says about a failure."""
+        """What the workers printed (-v: their agents, too). `aegis logs classify FILE`: what a saved log says about a failure."""
         only = worker_name(worker)
         try:
             pattern = re.compile(grep)
@@ -124,6 +124,8 @@ def _kept(env: Env, detail: api.JobDetail, wanted: keptlogs.Wanted, tail: int, f
                 env.out.note(f"only the last {len(lines)} lines fit one answer, or could be looked through in time")
             _print(env, lines)
             if not following:
+                if not lines:
+                    env.out.note(f"no line of {name} that fits is stored")
                 return True
             client.patient = env.out.note
             quiet = float("inf")

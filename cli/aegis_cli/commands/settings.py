@@ -11,6 +11,7 @@ from aegis_bus import config as files
 from aegis_bus.settings import UNTRUSTED_MAY_NOT_SET
 
 from aegis_cli.errors import CliError, from_text
+from aegis_cli.offline import core
 from aegis_cli.options import Env, command
 from aegis_cli.output import Column
 
@@ -30,6 +31,20 @@ class Row:
     key: str
     value: Any
     origin: str
+
+
+def check_addresses(config: files.Config) -> None:
+    """Sinks and addresses for people, as lognexus would read them at its start; where it is not installed nobody can tell."""
+    try:
+        for url in config.lognexus.sinks:
+            core("aegis_lognexus.sinks", "aegis config check").target(url)
+        if config.notify.urls:
+            core("aegis_lognexus.notify", "aegis config check").addresses(config.notify.urls)
+    except ValueError as error:
+        raise from_text(str(error), "E130") from None
+    except CliError as error:
+        if error.code != "E124":
+            raise
 
 
 def shown(value: Any) -> str:
@@ -84,11 +99,12 @@ def register(app: typer.Typer) -> None:
         """Say what is wrong with the configuration; silent and 0 when nothing is."""
         if file is not None:
             try:
-                files.load(config_file=str(file))
+                found = files.load(config_file=str(file))
             except files.ConfigError as error:
                 raise from_text(str(error), "E130") from None
         else:
-            configuration(env)
+            found = configuration(env)
+        check_addresses(found)
         env.out.note("configuration in order")
 
     @command(group, "init", acting=True)

@@ -46,13 +46,13 @@ COLUMNS = [
 ]
 
 
-def parts_of(info: dict[str, Any]) -> list[Part]:
-    """The parts as the keeper tells them."""
+def parts_of(info: dict[str, Any], base: Path) -> list[Part]:
+    """The parts as the keeper tells them; of one that ended, where its own words are."""
     rows = []
     for part in info.get("parts", ()):
         note = f"pid {part['pid']}" if part.get("pid") else ""
         if part.get("restarts"):
-            note += f", restarted {part['restarts']}x ({part.get('last', '')})"
+            note += f", restarted {part['restarts']}x ({part.get('last', '')}), see {base}/logs/{part['name']}.log"
         if part.get("note"):
             note += f", {part['note']}" if note else str(part["note"])
         rows.append(Part(part["name"], part["state"], part.get("version", ""), part.get("address", ""), note))
@@ -82,7 +82,8 @@ def register(app: typer.Typer) -> None:
         try:
             verb = "up" if stack.started else "was up already, stays up"
             env.out.note(f"stack {verb} ({stack.seconds:.1f} s) in {base}, state in {stack.info['store']}; aegis down ends it")
-            env.out.document("Status", {"items": [part.__dict__ for part in parts_of(stack.info)]}, table(parts_of(stack.info), COLUMNS), str(base))
+            parts = parts_of(stack.info, base)
+            env.out.document("Status", {"items": [part.__dict__ for part in parts]}, table(parts, COLUMNS), str(base))
         finally:
             stack.leave()
 
@@ -109,7 +110,7 @@ def register(app: typer.Typer) -> None:
         rows: list[Part] = []
         info = stacks.running(base) if target is None or target.stack is not None else None
         if info:
-            rows += parts_of(info)
+            rows += parts_of(info, base)
             target = of_stack(base, info) if info.get("state") == "up" else None
             note = "pinned" if users.pinned(base) else "ends with its last user"
             rows.insert(0, Part("stack", str(info.get("state", "starting")), address=str(base), note=note))

@@ -49,6 +49,8 @@ SUSPECTED = 0.3
 """Confidence of a suspicion, at most."""
 CONFIDENCE = {"high": 0.8, "medium": 0.6, "low": 0.3, "none": 0.0}
 WORK = re.compile(r"last enqueued (?:NCCL )?work: (-?\d{1,18}), last completed (?:NCCL )?work: (-?\d{1,18})")
+WRAPPED = re.compile(r"^(?:critical|warning) [a-z_]{1,40} | \([^()]{0,100}\)$")
+"""What a finding of a check has around its words."""
 RANK = re.compile(r": rank (\d{1,7}): ")
 FEW = 8
 
@@ -183,6 +185,18 @@ def by_links(failure: Failure) -> Reading | None:
     text = f"{'it uses' if worst.certain else 'it may use'} {worst.text}"
     more = tuple(link.text for link in failure.links[1:4])
     return Reading("network", "netmon", text, pods, (), nodes, (), 0.6 if worst.certain else 0.35, more)
+
+
+def by_stopped(failure: Failure) -> Reading | None:
+    """Whose processes the check beside a run that stands still found stopped, or blocked in the kernel: who and how, not why."""
+    found = {check.pod: check.result.Result for check in failure.checks if not check.result.Pass and _name(check.result) == "hang"}
+    if not found or len(found) * 2 > max(len(failure.workers), 2):
+        return None
+    ranks = [worker.ranks for worker in failure.workers if worker.pod in found]
+    known = tuple(rank for each in ranks for rank in each) if all(len(each) == 1 for each in ranks) else ()
+    pod, words = next(iter(found.items()))
+    text = f"{pod}: {WRAPPED.sub('', words.partition(';')[0]).strip()}"
+    return Reading("unknown", "check", text, tuple(found), known, confidence=0.7)
 
 
 def by_ends(failure: Failure) -> Reading | None:

@@ -1,8 +1,8 @@
 """One verdict per failure: cause, suspects, the first strong line, what was read and what was missing. Pure.
 
 The strongest evidence that has a cause decides: a daemon's event, the platform's word, a failed check, a strong line, the flight record, a bad link
-by netmon, a weak line. NCCL's RAS, stacks and how a process ended have none: they say who. "network" takes a port or a link that was seen to fail. Where the chosen one
-does not say who, the surest that does is asked.
+by netmon, a weak line. NCCL's RAS, stacks, processes that are stopped and how one ended have none: they say who. "network" takes a port or a link
+that was seen to fail. Where the chosen one does not say who, the surest that does is asked.
 What speaks against it is kept as evidence and costs confidence. `Finding.accused` holds the nodes that trusted evidence names: only these may be
 excluded, whatever a tenant's text says.
 """
@@ -27,6 +27,7 @@ from aegis_lognexus.readings import (
     by_links,
     by_logs,
     by_platform,
+    by_stopped,
     by_symptoms,
     port_event,
     without_port_event,
@@ -106,7 +107,7 @@ def decide(failure: Failure) -> Finding:
     log, line, owner = by_logs(failure)
     strong = log if log is not None and line is not None and line.strength == "strong" else None
     weak = log if strong is None else None
-    looked = [by_ras(failure), by_stacks(failure)]
+    looked = [by_ras(failure), by_stacks(failure), by_stopped(failure)]
     proved = [by_events(failure), by_platform(failure), by_checks(failure), strong, by_flight(failure)]
     said = [*proved, *looked, by_links(failure), by_ends(failure), weak, by_symptoms(failure)]
     ports = port_event(failure)

@@ -92,10 +92,11 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """For people: what a check of a worker says beside a run that stands still."""
+    """For people: what a check of a worker says beside a run that stands still; `at` when it was heard (ms since 1970)."""
 
     index: int
     result: CheckResult
+    at: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +205,7 @@ def _of_present(state: JobState, index: int, message: Message, body: msgspec.Str
         return Taken(dropped="incarnation", heard=index)
     if isinstance(body, CheckResult):
         if body.CheckType != "monitor":
-            return Taken(dropped="check", heard=index, beside=Beside(index, _shown(body)) if head.tally.hung else None)
+            return Taken(dropped="check", heard=index, beside=Beside(index, _shown(body), time_ms) if head.tally.hung else None)
         if body.code not in ANOMALIES:
             return Taken(dropped="check", heard=index)
         return Taken((ev.Noticed(*who, incarnation=message.incarnation, code=body.code, message=words(body.Result)[:200]),), heard=index)

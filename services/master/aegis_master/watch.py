@@ -112,7 +112,7 @@ class Watch:
         if result.Pass:
             return ()
         words = f"{pod_name(index)} failed {check}: {result.Result[:MOST_WORDS]} (beside the run, which stands still)"
-        return (Note("check", words, index, details={"check": check, "node": state.pod(index).node}),)
+        return (Note("check", words, index, details={"check": check, "node": state.pod(index).node}, at=beside.at),)
 
     def highest_step(self) -> int:
         """Highest step that a worker told in the present incarnation, -1 = none."""

@@ -213,6 +213,21 @@ def test_e130_names_line_key_and_nearest(tmp_path: Path) -> None:
         assert err.strip() == 'E130 aegis.toml:5: unknown key hang.timout. Did you mean hang.timeout? (value "10min" would be read as 600 s)'
 
 
+@pytest.mark.parametrize(
+    ("section", "line", "said"),
+    [
+        ("lognexus", 'sinks = ["openobs+http://u:s3cret@logs:5080/api/a/b"]', "expected one of openobserve+https://HOST:PORT/api/ORG/STREAM"),
+        ("lognexus", 'sinks = ["loki+http://loki:3100?tennant=ml"]', "unknown option tennant"),
+        ("notify", 'urls = ["nonsense://user:s3cret@host"]', "number 1"),
+        ("lognexus", 'maxage = "14d"', '"14d" would be read as 1209600 s'),
+    ],
+)
+def test_config_check_reads_the_addresses_as_the_service_would(tmp_path: Path, section: str, line: str, said: str) -> None:
+    (tmp_path / "site.toml").write_text(f"[{section}]\n{line}\n")
+    status, err = refused("config", "check", "site.toml")
+    assert (status, err[:5]) == (codes.USAGE, "E130 ") and said in err and "s3cret" not in err
+
+
 def test_e130_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AEGIS_JOB_MAX_RETRY", "often")
     status, err = refused("config", "show")

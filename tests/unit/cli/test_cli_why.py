@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import Any, cast
 
+import msgspec
 from aegis_cli import why
 from aegis_cli.client import Client
 from aegis_cli.firstlayer import FirstLayer
@@ -13,7 +14,7 @@ from aegis_cli.follow import PENDING_NOTE, Follower, Lines
 from aegis_cli.output import Output
 from aegis_cli.signals import Signals
 from aegis_cli.verdicts import sentence
-from aegis_proto.api import Events
+from aegis_proto.api import Events, WorkerView
 from aegis_proto.api_nodes import JobPending, NodeRefusal, RecordAnswer, WorkerRecord
 from aegis_proto.messages import Verdict
 from aegis_proto.net import FindingInfo, JobLinksAnswer, LinkInfo, TouchedJob
@@ -65,6 +66,7 @@ def test_why_tells_the_switches_the_scheduler_and_what_failures_have_in_common()
     layer = FirstLayer(links=links, common="4 of 5 incidents coincide with line card 2 of leaf2", record=record)
     short = why.explain(known, [], None, verdicts=[verdict], layer=layer)
     told = {line.who: line.what for line in short.lines}
+    assert why.render(short).splitlines()[1] == short.cause == "Cause: n3: GPU"
     assert "\x1b" not in why.render(short, evidence=True) and "  [node] n3: xid_79" in why.render(short, evidence=True)
     assert any(line.what.startswith("link leaf2 port 5 - spine1 port 3: degraded, symbol_error rose") for line in short.lines)
     assert any("it uses this link; look at cable leaf2-spine1" in line.evidence for line in short.lines)
@@ -80,6 +82,12 @@ def test_what_is_not_known_is_said_once_and_without_a_share() -> None:
     assert (sentence([plain]), sentence([plain], "zh")) == ("Cause unknown: nothing", "原因未知:无")
     known = Verdict("d-0", "lognexus", "gpu_hw", confidence=0.9, sentence="w1: GPU hardware", sentenceZh="w1:GPU 硬件故障")
     assert (sentence([known]), sentence([known], "zh")) == ("Cause: w1: GPU hardware (90% sure)", "原因:w1:GPU 硬件故障(可信度 90%)")
+
+
+def test_a_job_that_is_marked_as_hung_is_not_said_to_run() -> None:
+    detail = msgspec.structs.replace(job_detail(), workers=(WorkerView("w0"), WorkerView("w1", mark="hang")))
+    found = why.explain(detail, [], None).now
+    assert "makes no progress" in found and "w1 marked as hung" in found
 
 
 class Waits:

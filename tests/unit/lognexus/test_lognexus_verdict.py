@@ -170,6 +170,17 @@ def test_who_ended_by_itself_is_looked_at_before_those_who_lost_it(reason: str, 
     assert (strong.cause, strong.suspects) == ("user_code", ("w1/r2",))
 
 
+def test_a_stopped_process_is_named_before_the_stacks_of_those_who_wait_for_it() -> None:
+    words = "critical hang_stopped pid 4360: stopped by a signal or a debugger (c2c9.w1.1.0); 1 processes use 0.00 cores (beside the run)"
+    stopped = Check("w1", "n1", CheckResult("hang", False, words))
+    found = decide(failure(log(0, TIMEOUT), log(2, "step"), checks=(stopped,), workers=tuple(replace(w, ranks=w.ranks[:1]) for w in WORKERS)))
+    assert (found.cause, found.suspects, found.accused) == ("unknown", ("w1/r2",), ())
+    assert found.sentence == "Cause unknown; first to look at: w1/r2: w1: pid 4360: stopped by a signal or a debugger"
+    assert decide(failure(checks=(stopped,))).suspects == ("w1",)
+    everywhere = tuple(replace(stopped, pod=worker.pod) for worker in WORKERS)
+    assert decide(failure(checks=everywhere)).suspects == ()
+
+
 def test_a_tenants_escapes_reach_nobodys_terminal() -> None:
     bad = "KeyError: '\x1b]0;owned\x07\x1b[2J\u202e\x9b'"
     found = decide(failure(log(0, bad)))

@@ -75,11 +75,12 @@ def test_an_order_is_not_repeated_to_all_while_answers_still_come() -> None:
 def test_a_check_beside_a_run_that_stands_still_is_told_once_while_it_stands() -> None:
     watch = Watch(cast(Any, None), cast(Any, None), cast(Any, None), OwnerSettings(), "j-1")
     state = booting(3)
-    beside = Beside(1, CheckResult("io", False, "critical mount_stalled /data: no answer within 20 s"))
+    beside = Beside(1, CheckResult("io", False, "critical mount_stalled /data: no answer within 20 s"), 5000)
     (note,) = watch.beside(state, beside)
-    assert (note.kind, note.index, note.details["check"]) == ("check", 1, "io") and note.message.startswith("w1 failed io: critical mount_stalled")
-    assert watch.beside(state, beside) == watch.beside(state, Beside(2, CheckResult("hang", True))) == ()
-    assert watch.beside(state, Beside(1, CheckResult("astrology", False, "x"))) == ()
+    assert (note.kind, note.index, note.details["check"], note.at) == ("check", 1, "io", 5000)
+    assert note.message.startswith("w1 failed io: critical mount_stalled")
+    assert watch.beside(state, beside) == watch.beside(state, Beside(2, CheckResult("hang", True), 6000)) == ()
+    assert watch.beside(state, Beside(1, CheckResult("astrology", False, "x"), 6000)) == ()
     asyncio.run(watch.tick(state, time.monotonic()))  # nobody is marked any more
     assert watch.beside(state, beside) == (note,)
 
