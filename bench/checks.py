@@ -1,5 +1,4 @@
 """All seven checks of two healthy CPU workers, side by side as in a troubleshoot round: cold, against two imports of torch, and out of warm standbys.
-out of warm standbys.
 
     python bench/checks.py [--rounds 5] [--json FILE]
 
@@ -9,6 +8,7 @@ machine at once, each check a process of its own. Printed, as medians over the r
     import    one `import torch.distributed` in a new interpreter, alone; taken before and after each round
     cold      from the start of the round to the last result of both workers, nothing imported before
     warm      the same with a warm standby of each worker, that has imported what the run before had
+    CPU       of all processes of a round that have ended: what a busy machine does not change as much
     bars      cold: two imports + 2 s; warm: 1 s
 """
 
@@ -19,6 +19,7 @@ import asyncio
 import dataclasses
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -109,15 +110,22 @@ async def worker(
     return [*results, *met_results], came
 
 
-async def one_round(reaper: Reaper, folder: str, standbys: Sequence[Standby | None]) -> tuple[float, dict[str, float]]:
+def cpu_of_children() -> float:
+    """Seconds of CPU of our children that have ended, and of theirs."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+async def one_round(reaper: Reaper, folder: str, standbys: Sequence[Standby | None]) -> tuple[float, float, dict[str, float]]:
+    """Seconds, seconds of CPU, and when the last result of each check came."""
     port = ports.free_port((20000, 29999))
-    began = time.perf_counter()
+    began, used = time.perf_counter(), cpu_of_children()
     both = await asyncio.gather(*(worker(reaper, index, port, began, folder, standby=standbys[index]) for index in range(WORKERS)))
     seconds = time.perf_counter() - began
     failed = [result for results, _ in both for result in results if not result.Pass]
     if failed:
         raise RuntimeError(f"a healthy worker failed {failed[0].CheckType}: {failed[0].Result}")
-    return seconds, {name: max(came[name] for _, came in both) for name in both[0][1]}
+    return seconds, cpu_of_children() - used, {name: max(came[name] for _, came in both) for name in both[0][1]}
 
 
 async def run(rounds: int, folder: str) -> dict[str, Any]:
@@ -126,6 +134,7 @@ async def run(rounds: int, folder: str) -> dict[str, Any]:
     reaper.open()
     imports: list[float] = []
     took: dict[str, list[float]] = {"cold": [], "warm": []}
+    cpu: dict[str, list[float]] = {"cold": [], "warm": []}
     came: dict[str, list[dict[str, float]]] = {"cold": [], "warm": []}
     standbys: list[Standby] = []
     try:
@@ -135,8 +144,9 @@ async def run(rounds: int, folder: str) -> dict[str, Any]:
         for _ in range(rounds):
             imports.append(await asyncio.to_thread(import_seconds))
             for how, used in (("cold", [None] * WORKERS), ("warm", standbys)):
-                seconds, each = await one_round(reaper, folder, used)
+                seconds, work, each = await one_round(reaper, folder, used)
                 took[how].append(seconds)
+                cpu[how].append(work)
                 came[how].append(each)
             imports.append(await asyncio.to_thread(import_seconds))
     finally:
@@ -144,9 +154,9 @@ async def run(rounds: int, folder: str) -> dict[str, Any]:
             standby.close()
         reaper.close()
     last = {how: {name: statistics.median(one[name] for one in each) for name in each[0]} for how, each in came.items()}
-    return {"import": statistics.median(imports), "imports": imports, "rounds": took, "came": last} | {
-        how: statistics.median(s) for how, s in took.items()
-    }
+    middle = {how: statistics.median(seconds) for how, seconds in took.items()}
+    spent = {how: statistics.median(seconds) for how, seconds in cpu.items()}
+    return {"import": statistics.median(imports), "imports": imports, "rounds": took, "cpu": spent, "came": last, **middle}
 
 
 def main() -> int:
@@ -162,7 +172,8 @@ def main() -> int:
         f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, {given.rounds} rounds each, {WORKERS} workers; one import {found['import']:.2f} s"
     )
     for how, bar in bars.items():
-        print(f"{how} {found[how]:.2f} s   bar {bar:.2f}" + (f" (two imports + {RESERVE:g} s)" if how == "cold" else ""))
+        way = f" (two imports + {RESERVE:g} s)" if how == "cold" else ""
+        print(f"{how} {found[how]:.2f} s   bar {bar:.2f}{way}   CPU {found['cpu'][how]:.2f} s")
         print("  last result after: " + "  ".join(f"{name} {s:.2f}" for name, s in sorted(found["came"][how].items(), key=lambda item: item[1])))
     if given.json:
         given.json.write_text(json.dumps({**found, "bars": bars, "load": os.getloadavg()[0]}))

@@ -8,9 +8,9 @@ from __future__ import annotations
 import csv
 import re
 from functools import cache
-from importlib import resources
 from typing import Literal, NamedTuple, cast
 
+from . import tables
 from .schema import Severity
 
 XID = re.compile(
@@ -62,7 +62,7 @@ class Event(NamedTuple):
 
 @cache
 def rules() -> dict[int, Rule]:
-    text = resources.files("aegis_parsers.data").joinpath("xid.csv").read_text()
+    text = tables.text("data/xid.csv")
     return {
         int(r["code"]): Rule(
             int(r["code"]), r["name"], cast(Severity, r["severity"]), r["action"], r["hardware"] == "yes", r["cause"], r["source"], r["note"]

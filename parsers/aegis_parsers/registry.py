@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable
-from typing import NamedTuple
+from importlib import import_module
+from typing import Any, NamedTuple
 
-from . import dmesg, ipmi, lspci, nccl_tests, smartctl, superbench
-from .ib import fabric, ibdiagnet, ibswinfo, local, mlxlink, ncclras, perfquery, queryerrors, sysfs, ufm
-from .nvidia import csvrows, fabricmanager, nvlink, query, smi, table
 from .schema import Draft, Parsed
-from .vendors import amd, ascend, cambricon, metax
 
 TEXT_LIMIT = 64 * 1024 * 1024
 """Characters read of one text; a longer one is cut and said to be."""
@@ -26,12 +22,23 @@ ESCAPE = re.compile(r"\x1b\[[0-?]{0,32}[ -/]{0,8}[@-~]")
 
 
 class Parser(NamedTuple):
-    """`read` fills a draft from the text; `looks` says whether the text is this tool's; `lined`: by lines (JSON may be one long line)."""
+    """`read` fills a draft from the text; `looks` says whether the text is this tool's. They lie in `module`, with `suffix` behind their names,
+    and are imported when asked: who reads one tool's output does not wait for all parsers. `lined`: by lines (JSON may be one long line).
+    """
 
-    read: Callable[[Draft, str], None]
-    looks: Callable[[str], bool]
+    module: str
+    suffix: str = ""
     aliases: tuple[str, ...] = ()
     lined: bool = True
+
+    def read(self, draft: Draft, text: str) -> None:
+        self._of("read")(draft, text)
+
+    def looks(self, text: str) -> bool:
+        return bool(self._of("looks")(text))
+
+    def _of(self, what: str) -> Any:
+        return getattr(import_module(f".{self.module}", __package__), what + self.suffix)
 
 
 class UnknownTool(ValueError):
@@ -39,40 +46,40 @@ class UnknownTool(ValueError):
 
 
 PARSERS: dict[str, Parser] = {
-    "npu-smi": Parser(ascend.read, ascend.looks),
-    "mx-smi": Parser(metax.read, metax.looks),
-    "cnmon": Parser(cambricon.read, cambricon.looks),
-    "amd-smi": Parser(amd.read_amd_smi, amd.looks_amd_smi, lined=False),
-    "rocm-smi": Parser(amd.read_rocm_smi, amd.looks_rocm_smi, lined=False),
-    "nvidia-smi-table": Parser(table.read, table.looks),
-    "nvidia-smi-q": Parser(query.read, query.looks),
-    "nvidia-smi-nvlink": Parser(nvlink.read, nvlink.looks, ("nvlink",)),
-    "nvidia-smi-csv": Parser(csvrows.read, csvrows.looks, ("nvidia-smi-query-gpu", "nvidia-smi-query-csv", "nvidia-smi-null-markers")),
-    "nvidia-smi": Parser(smi.read, smi.looks),
-    "fabricmanager": Parser(fabricmanager.read, fabricmanager.looks, ("fabric-manager", "nv-fabricmanager")),
-    "ipmitool": Parser(ipmi.read, ipmi.looks, ("ipmi",)),
-    "lspci": Parser(lspci.read, lspci.looks),
-    "ibstat": Parser(local.read_ibstat, local.looks_ibstat),
-    "ibstatus": Parser(local.read_ibstatus, local.looks_ibstatus),
-    "ibv_devinfo": Parser(local.read_devinfo, local.looks_devinfo, ("ibv-devinfo", "devinfo")),
-    "ibdev2netdev": Parser(local.read_ibdev2netdev, local.looks_ibdev2netdev),
-    "ibportstate": Parser(local.read_ibportstate, local.looks_ibportstate),
-    "rdma-link": Parser(local.read_rdma_link, local.looks_rdma_link, ("rdma",)),
-    "sysfs": Parser(sysfs.read, sysfs.looks, ("sys-class-infiniband", "h100-sys-class-infiniband"), lined=False),
-    "perfquery": Parser(perfquery.read, perfquery.looks),
-    "ibqueryerrors": Parser(queryerrors.read, queryerrors.looks),
-    "iblinkinfo": Parser(fabric.read_iblinkinfo, fabric.looks_iblinkinfo),
-    "ibnetdiscover": Parser(fabric.read_ibnetdiscover, fabric.looks_ibnetdiscover),
-    "dump_fts": Parser(fabric.read_dump_fts, fabric.looks_dump_fts, ("dump-fts", "ibroute")),
-    "ibdiagnet": Parser(ibdiagnet.read, ibdiagnet.looks, ("ibdiagnet2",)),
-    "ibswinfo": Parser(ibswinfo.read, ibswinfo.looks),
-    "mlxlink": Parser(mlxlink.read, mlxlink.looks, lined=False),
-    "ncclras": Parser(ncclras.read, ncclras.looks, lined=False),
-    "ufm": Parser(ufm.read, ufm.looks, ("ufm-events",)),
-    "nccl-tests": Parser(nccl_tests.read, nccl_tests.looks, ("all-reduce-perf",)),
-    "smartctl": Parser(smartctl.read, smartctl.looks, ("smart",), lined=False),
-    "superbench": Parser(superbench.read, superbench.looks, ("sb",), lined=False),
-    "dmesg": Parser(dmesg.read, dmesg.looks, ("kernel", "syslog", "journal")),
+    "npu-smi": Parser("vendors.ascend"),
+    "mx-smi": Parser("vendors.metax"),
+    "cnmon": Parser("vendors.cambricon"),
+    "amd-smi": Parser("vendors.amd", "_amd_smi", lined=False),
+    "rocm-smi": Parser("vendors.amd", "_rocm_smi", lined=False),
+    "nvidia-smi-table": Parser("nvidia.table"),
+    "nvidia-smi-q": Parser("nvidia.query"),
+    "nvidia-smi-nvlink": Parser("nvidia.nvlink", aliases=("nvlink",)),
+    "nvidia-smi-csv": Parser("nvidia.csvrows", aliases=("nvidia-smi-query-gpu", "nvidia-smi-query-csv", "nvidia-smi-null-markers")),
+    "nvidia-smi": Parser("nvidia.smi"),
+    "fabricmanager": Parser("nvidia.fabricmanager", aliases=("fabric-manager", "nv-fabricmanager")),
+    "ipmitool": Parser("ipmi", aliases=("ipmi",)),
+    "lspci": Parser("lspci"),
+    "ibstat": Parser("ib.local", "_ibstat"),
+    "ibstatus": Parser("ib.local", "_ibstatus"),
+    "ibv_devinfo": Parser("ib.local", "_devinfo", ("ibv-devinfo", "devinfo")),
+    "ibdev2netdev": Parser("ib.local", "_ibdev2netdev"),
+    "ibportstate": Parser("ib.local", "_ibportstate"),
+    "rdma-link": Parser("ib.local", "_rdma_link", ("rdma",)),
+    "sysfs": Parser("ib.sysfs", aliases=("sys-class-infiniband", "h100-sys-class-infiniband"), lined=False),
+    "perfquery": Parser("ib.perfquery"),
+    "ibqueryerrors": Parser("ib.queryerrors"),
+    "iblinkinfo": Parser("ib.fabric", "_iblinkinfo"),
+    "ibnetdiscover": Parser("ib.fabric", "_ibnetdiscover"),
+    "dump_fts": Parser("ib.fabric", "_dump_fts", ("dump-fts", "ibroute")),
+    "ibdiagnet": Parser("ib.ibdiagnet", aliases=("ibdiagnet2",)),
+    "ibswinfo": Parser("ib.ibswinfo"),
+    "mlxlink": Parser("ib.mlxlink", lined=False),
+    "ncclras": Parser("ib.ncclras", lined=False),
+    "ufm": Parser("ib.ufm", aliases=("ufm-events",)),
+    "nccl-tests": Parser("nccl_tests", aliases=("all-reduce-perf",)),
+    "smartctl": Parser("smartctl", aliases=("smart",), lined=False),
+    "superbench": Parser("superbench", aliases=("sb",), lined=False),
+    "dmesg": Parser("dmesg", aliases=("kernel", "syslog", "journal")),
 }
 _NAMES = {alias: tool for tool, parser in PARSERS.items() for alias in (tool.replace("_", "-"), *parser.aliases)}
 

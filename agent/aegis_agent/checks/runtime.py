@@ -21,7 +21,7 @@ from aegis_agent.checks.settings import Settings
 
 SECONDS = 20.0
 PROBE = r"""
-import ctypes, importlib.metadata as m, importlib.util as u, json, os, re, sys
+import ctypes, importlib.util as u, json, os, re, sys
 out = {"python": sys.version.split()[0]}
 try:
     spec = u.find_spec("torch")
@@ -39,8 +39,9 @@ if spec is not None and spec.origin:
     except OSError as error:
         out["error"] = str(error)
 major = (out.get("cuda") or "").split(".")[0]
-for key, name in (("nccl", "nvidia-nccl-cu"), ("cudnn", "nvidia-cudnn-cu")):
+for key, name in (("nccl", "nvidia-nccl-cu"), ("cudnn", "nvidia-cudnn-cu")) if major else ():
     try:
+        import importlib.metadata as m  # here: it takes longer to load than all the rest
         out[key] = m.version(name + major)
     except Exception:
         pass

@@ -118,3 +118,4 @@ def say(answer: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     main()
+    os._exit(0)  # all is said, and flushed

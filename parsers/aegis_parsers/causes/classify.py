@@ -11,13 +11,13 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib import import_module, resources
+from functools import cache, cached_property
+from importlib import import_module
 from typing import Any, Literal, cast, get_args
 
 import msgspec
 
-from .. import kernel
+from .. import kernel, tables
 from ..schema import Severity
 from .linear import linear
 from .words import alternatives, word_of
@@ -53,19 +53,27 @@ class Line(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Pattern:
-    """One table of patterns.toml."""
+    """One table of patterns.toml. Compiled when a line has one of its words: a check that reads one kernel log asks few of them."""
 
     label: str
     cause: str
     strength: Strength
     scope: str
     severity: Severity | None
-    regex: re.Pattern[str]
-    unless: re.Pattern[str] | None
+    expression: str
+    unless: str | None
     source: str
 
     def hits(self, line: str) -> bool:
-        return self.regex.search(line) is not None and (self.unless is None or self.unless.search(line) is None)
+        return self._regex.search(line) is not None and (self._unless is None or self._unless.search(line) is None)
+
+    @cached_property
+    def _regex(self) -> re.Pattern[str]:
+        return re.compile(linear(self.expression), re.ASCII)
+
+    @cached_property
+    def _unless(self) -> re.Pattern[str] | None:
+        return None if self.unless is None else re.compile(self.unless, re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -86,7 +94,7 @@ class Rules:
 
 @cache
 def load_rules() -> Rules:
-    text = resources.files("aegis_parsers.causes").joinpath("patterns.toml").read_text()
+    text = tables.text("causes/patterns.toml")
     rows = tomllib.loads(text)["pattern"]
     patterns = tuple(
         Pattern(
@@ -95,8 +103,8 @@ def load_rules() -> Rules:
             strength=row["strength"],
             scope=row["scope"],
             severity=row.get("severity"),
-            regex=re.compile(linear(row["re"]), re.ASCII),
-            unless=re.compile(row["unless"], re.ASCII) if "unless" in row else None,
+            expression=row["re"],
+            unless=row.get("unless"),
             source=row["source"],
         )
         for row in rows

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import csv
 from functools import cache
-from importlib import resources
 from typing import NamedTuple
 
+from .. import tables
 from ..schema import Draft
 
 
@@ -35,7 +35,7 @@ class Counter(NamedTuple):
 @cache
 def table() -> dict[str, Counter]:
     """Every counter by its sysfs name and by perfquery's."""
-    text = resources.files("aegis_parsers.data").joinpath("counters.csv").read_text()
+    text = tables.text("data/counters.csv")
     rows = [
         Counter(r["name"], r["perfquery"], int(r["bits"]), r["kind"], int(r["lifetime_warning"] or 0) or None, r["unit"], r["meaning"])
         for r in csv.DictReader(text.splitlines())
