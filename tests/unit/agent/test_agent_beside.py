@@ -101,19 +101,25 @@ async def test_the_savers_service_tells_what_is_complete_and_is_started_again(
     await master.report("pending")
     await run(master)
     await until(lambda: "asked True" in agent.text, "the word of the training")
-    service = await until(lambda: next((p for p in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_service(p, folder)), 0), "the service")
+    await until(lambda: agent.text.count(LOOKS) == 1, "that it looks")  # one that ends before may have said so or not
+    service = _service(folder)
+    assert service, "it goes on looking"
     os.kill(service, signal.SIGKILL)
     await until(lambda: "saver's service ended with -9; again" in agent.text, "its end in the output")
-    again = await until(lambda: next((p for p in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_service(p, folder)), 0), "another one")
-    assert again != service
-    await until(lambda: "watching" in agent.text, "that it looks")
+    await until(lambda: agent.text.count(LOOKS) == 2, "that another one looks: what is complete from now on is news")
     commit(folder, Manifest("fault-j-i0", 0, 7, {"a": part.name}, sizes(folder, part.name)))
     await until(lambda: re.search(r"\[w0 saver\] fault-j-i0: complete at step 7", agent.text), "its word in the output")
     await until(lambda: any(beat.checkpoint == 7 for beat in master.beats), "the step in a heartbeat")
     await master.order(OrderPhase.QUIT)
     assert await agent.exit_code() == 0
-    await until(lambda: not _is_service(again, folder), "end of the service")
+    await until(lambda: not _service(folder), "end of the service")
 
 
-def _is_service(pid: int, folder: Path) -> bool:
-    return _command(pid)[-3:] == ["-m", "aegis_saver", str(folder)]
+LOOKS = "watching"
+"""What the service says when it has looked once, and knows what earlier runs left."""
+
+
+def _service(folder: Path) -> int:
+    """The process of the saver's service for `folder`; 0 when there is none."""
+    wanted = ["-m", "aegis_saver", str(folder)]
+    return next((pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _command(pid)[-3:] == wanted), 0)
