@@ -233,14 +233,14 @@ async def test_what_fails_on_one_node_or_again_and_again_goes_from_level_to_leve
 
 
 @pytest.mark.skipif(not netns.possible(), reason="SKIPPED: network namespaces need root and iproute2")
-async def test_a_worker_cut_off_in_its_diagnosis_goes_on_shows_its_result_and_is_back_with_the_network(tmp_path: Path) -> None:
+async def test_a_worker_cut_off_in_its_diagnosis_goes_on_shows_its_result_and_is_back_or_leaves_with_the_network(tmp_path: Path) -> None:
     async with house(tmp_path, nodes=0) as h:
         f = Fleet(h)
         address = await h.grpc_address()
         async with netns.cable([h.nats.port, int(address.rpartition(":")[2])]) as cable:
             h.inside["far"] = cable.inside
             await f.start("near", "far")
-            job, folder = await f.submit("cut", ("near", "far"))
+            job, folder = await f.submit("cut", ("near", "far", "other"), maxRetry=3)
             pids = await f.running(job, folder, 0)
             far = 0 if await f.node(job, 0) == "far" else 1
             f.machine("far").tells("hang=1")  # its check takes as long as we want
@@ -253,10 +253,25 @@ async def test_a_worker_cut_off_in_its_diagnosis_goes_on_shows_its_result_and_is
             assert "passed" in log.read_text().partition("troubleshoot: ")[2]
             assert (await h.state(job)).head.phase == "Troubleshooting", await h.describe(job)
             cable.heal()
-            await f.running(job, folder, 1)
+            pids = await f.running(job, folder, 1)
             state = await h.state(job)
             assert (retries(state), state.head.recoverCount, excluded(state)) == ("1:1", 1, []), await h.describe(job)
             assert {pod.node for pod in state.pods()} == {"near", "far"} and [pod.attempt for pod in state.pods()] == [1, 1]
+
+            f.machine("far").tells("hang=1")  # the same, and a GPU is lost meanwhile
+            os.kill(pids[f"w{1 - far}"], signal.SIGKILL)
+            await until(lambda: _checks("far", h), 60, "the far worker makes its checks again")
+            cable.cut()
+            f.machine("far").tells("0.lost=1")
+            await until(lambda: "gpu failed" in log.read_text(), 60, "its result is shown where it is")
+            assert not f.last_words("far") and not excluded(await h.state(job))
+            cable.heal()
+            await until(lambda: [word["code"] for word in f.last_words("far")] == [1], 60, "the far worker has left with 1")
+            await f.start("other")
+            await f.running(job, folder, 2)
+            state = await h.state(job)
+            assert excluded(state) == [("far", "gpu")], await h.describe(job)
+            assert {pod.node for pod in state.pods()} == {"near", "other"} and retries(state) == "2:2"
             (folder / "finish").touch()
             assert (await h.ended(job, 60)).head.phase == "Succeed"
 

@@ -37,12 +37,14 @@ class Job:
         attempt = self.state.pod(i).attempt
         self.step(ev.PodReady(i, attempt, f"b{i}.{attempt}.{self.now}", node=f"n{i}{attempt}"))
 
-    def checked(self) -> None:
-        """All answer the round, with what the master adds to it."""
+    def checked(self, **lost: int) -> None:
+        """All answer the round, with what the master adds to it. `lost`: whose check fails, by the check's name."""
         for i in range(self.state.head.workerNum):
             pod, head = self.state.pod(i), self.state.head
-            finding = escalated(self.state, i)
-            self.step(ev.Finished(i, pod.attempt, pod.boot, head.incarnation, head.seqNum, results=(finding,) if finding else ()))
+            results = tuple(CheckResult(name, False, "broken") for name, who in lost.items() if who == i)
+            if (finding := escalated(self.state, i)) is not None:
+                results += (finding,)
+            self.step(ev.Finished(i, pod.attempt, pod.boot, head.incarnation, head.seqNum, results=results))
 
     def fails(self, i: int, after: float = 5.0, reason: LostReason = LostReason.ERROR) -> None:
         pod, head = self.state.pod(i), self.state.head
@@ -123,6 +125,26 @@ def test_what_is_not_the_same_again_at_once_is_restarted_in_place(second: int, a
     job.fails(second, after, reason)
     job.checked()
     assert job.state.head.phase is Phase.RUN_COMMAND and {pod.attempt for pod in job.state.pods()} == {1}
+
+
+def test_a_gpu_lost_beside_the_worker_that_fails_again_explains_it() -> None:
+    """Of two workers one is named by the story and one by its check: both leaving would be a common cause, and the end of the job."""
+    job = Job()
+    job.fails(1)
+    job.checked()
+    job.fails(1)
+    job.checked(gpu=0)
+    head = job.state.head
+    assert (head.phase, head.massQuitRounds, head.recent[-1].cause) == (Phase.TROUBLESHOOTING, 1, "quit")
+    job.checked(gpu=0)
+    assert [(entry.name, entry.reason) for entry in job.state.head.errorNodes] == [("n01", "gpu")]
+    job.leaves(0)
+    job.fails(1)
+    job.checked()
+    assert (job.state.head.phase, job.state.pod(1).attempt) == (Phase.RUN_COMMAND, 1), "its earlier failures were the lost GPU's"
+    job.fails(1)
+    job.checked()
+    assert job.state.head.phase is Phase.RESTARTING and job.state.pod(1).pin == "n11"
 
 
 def test_the_story_tells_how_often_whoever_reads_it() -> None:
