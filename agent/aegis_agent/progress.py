@@ -30,6 +30,8 @@ class Progress:
     began: float | None = None
     line_at: float | None = None
     """When anything was printed last."""
+    gpu: float = -1.0
+    """Percent of the machine's GPU that was used least at the last look; -1: not known."""
     _gaps: deque[float] = field(default_factory=lambda: deque(maxlen=101))
     _said: dict[int, bytes] = field(default_factory=dict)
     _asked_until: float = 0.0

@@ -134,6 +134,7 @@ class ReportWriter:
             gap=round(max(5 * progress.usual_gap, 2 * longest), 1) if progress.usual_gap else 0.0,
             sign=look.sign,
             cpu=round(look.cpu, 2),
+            gpu=progress.gpu,
         )
 
     def _put(self, kind: ReportKind, type_: MessageType, phase: str, data: object, rank: Rank | None = None, *, late: bool = False) -> None:

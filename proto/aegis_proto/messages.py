@@ -151,6 +151,7 @@ class Heartbeat(msgspec.Struct, frozen=True, omit_defaults=True):
     gap: float = 0.0  # longest of: 5 usual pauses between steps, 2 longest ones; 0 = not learned yet
     sign: str = ""  # how its processes look: stopped | blocked | busy | idle
     cpu: float = -1.0  # cores used since the last heartbeat
+    gpu: float = -1.0  # percent of the GPU of its machine that is used least, -1 = not known
 
 
 class Fact(msgspec.Struct, frozen=True, omit_defaults=True):

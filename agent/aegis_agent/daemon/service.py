@@ -124,11 +124,12 @@ class Daemon:
             str(i): SlotKeeper(SlotDir(settings.state, str(i)), launch, self.boot, self._changed, self._agents) for i in range(settings.slots)
         }
         self._tests = DeepTests(settings.node, settings.state, self.boot, self._used, launch.environ)
+        self._monitor = NodeMonitor(settings.node, launch.environ)
         self._log = log.bind(node=settings.node)
 
     def _agents(self) -> frozenset[int]:
-        """Children of ours whose end somebody waits for."""
-        return frozenset({self._tests.pid, *(keeper.agent_pid for keeper in self.keepers.values())})
+        """Children of ours whose end somebody waits for, and that are nobody's orphans."""
+        return frozenset({self._tests.pid, self._monitor.pid, *(keeper.agent_pid for keeper in self.keepers.values())})
 
     def _changed(self) -> None:
         self._dirty.set()
@@ -165,7 +166,7 @@ class Daemon:
         if self.settings.echo:
             tasks.append(loop.create_task(self._echoes()))
         if not self.settings.virtual:  # several of those share a machine
-            tasks.append(loop.create_task(self._monitor()))
+            tasks.append(loop.create_task(self._monitored()))
         stop = loop.create_task(self._stop.wait())
         try:
             done, _ = await asyncio.wait([stop, *work, *tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -210,12 +211,11 @@ class Daemon:
 
     # --- bus ---------------------------------------------------------------------------------------------------------------------
 
-    async def _monitor(self) -> None:
-        monitor = NodeMonitor(self.settings.node)
+    async def _monitored(self) -> None:
         while True:
             await pause()
             if self._bus is not None and self._bus.connected:
-                await monitor.look(self._bus)
+                await self._monitor.look(self._bus)
 
     async def _connect(self) -> None:
         """Connect, however long it takes; from then on the bus itself reconnects for ever."""

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from aegis_proto import subjects
 from aegis_proto.messages import CheckResult, encode
 
 from aegis_agent.companions import Companion
+from aegis_agent.env import without_secrets
 from aegis_agent.handover import now_ms
-from aegis_agent.monitors.readings import Gpus, Nvml, of_processes
+from aegis_agent.monitors.gpus import Gpus, Nvml
+from aegis_agent.monitors.readings import of_processes
 from aegis_agent.monitors.sampling import Sampler, message
 from aegis_agent.monitors.shapes import Finding, Shapes, thresholds
 from aegis_agent.procs import descendants, processes
@@ -36,11 +40,19 @@ class Monitor(Companion):
         self._worker = worker
         self._shapes = Shapes()
         self._sampler = Sampler()
-        self._nvml = Nvml()
+        self._nvml = Nvml(self._start)
 
     def run_started(self, run: Run) -> None:
         self._shapes.begin()  # nothing of an earlier run is evidence
         self._sampler = Sampler()
+
+    def _start(self, argv: Sequence[str], fd: int) -> None:
+        """The process that asks NVML: a helper, never ended with a run."""
+        executor = self._worker.exec
+        executor.reaper.spawn(argv, env=without_secrets(executor.environ), stdin=fd, stdout=fd, stderr=subprocess.DEVNULL, helper=True)
+
+    async def close(self) -> None:
+        self._nvml.close()
 
     async def work(self) -> None:
         while True:
@@ -60,6 +72,8 @@ class Monitor(Companion):
         except Exception as error:  # no library, a lost GPU: the check of GPUs says what
             log.debug("NVML: %s", error)
             gpus = None
+        if run is worker.exec.run:
+            worker.exec.progress.gpu = min(gpus.use) if gpus is not None and gpus.use else -1.0
         roots = run.pids
         pids = {*roots, *descendants(processes(), roots)}
         patience = time.monotonic() < worker.exec.progress.long_until

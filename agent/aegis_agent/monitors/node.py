@@ -6,6 +6,10 @@ Writes METRICS (`aegis.node.<n>.metric`) and EVENTS (`aegis.node.<n>.event.anoma
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 import structlog
 from aegis_bus.connection import Bus
@@ -14,7 +18,9 @@ from aegis_proto import subjects
 from aegis_proto.messages import encode
 
 from aegis_agent.handover import now_ms
-from aegis_agent.monitors.readings import Gpus, Nvml, of_machine
+from aegis_agent.lifeline import end_with
+from aegis_agent.monitors.gpus import Gpus, Nvml
+from aegis_agent.monitors.readings import of_machine
 from aegis_agent.monitors.sampling import Sampler, anomaly, message
 from aegis_agent.monitors.shapes import Finding, Shapes, thresholds
 
@@ -22,13 +28,31 @@ log = structlog.get_logger()
 
 
 class NodeMonitor:
-    """`look(bus)` is one poll; `work` polls for ever with the bus that `bus()` gives then."""
+    """`look(bus)` is one poll. `environ`: for the process that asks NVML."""
 
-    def __init__(self, node: str) -> None:
-        self._node = node
+    def __init__(self, node: str, environ: Mapping[str, str]) -> None:
+        self._node, self._environ = node, environ
         self._shapes = Shapes()
         self._sampler = Sampler()
-        self._nvml = Nvml()
+        self._nvml = Nvml(self._start)
+        self._asker: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Of the process that asks NVML, 0 when there is none."""
+        return self._asker.pid if self._asker is not None and self._asker.poll() is None else 0
+
+    def _start(self, argv: Sequence[str], fd: int) -> None:
+        before = partial(end_with, os.getpid())
+        self._asker = subprocess.Popen(
+            argv,
+            env=dict(self._environ),
+            stdin=fd,
+            stdout=fd,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=before,  # noqa: PLW1509 (main thread, prctl only)
+        )
 
     async def look(self, bus: Bus) -> None:
         findings: list[Finding] = []

@@ -1,28 +1,19 @@
-"""What processes and a machine use, read from /proc, /sys and NVML: cumulative counters and gauges. Reads only, a few files each.
-
-NVML is loaded only where its device is, or is expected; a call into the driver may hang, so it is made on a thread that is waited for with a
-deadline, and not again while it hangs.
-"""
+"""What processes and a machine use, read from /proc and /sys: cumulative counters and gauges. Reads only, a few files each."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from aegis_agent.aside import aside
 from aegis_agent.procs import contents
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 MOST = 512
 """Processes of a worker that are read."""
-NVML_DEADLINE = 5.0
-EXPECTED = "AEGIS_CHECKS_EXPECTED_GPUS"
-"""Somebody says that there are GPUs (checks/settings.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +27,6 @@ class Counted:
     read: float = 0.0
     written: float = 0.0
     network: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Gpus:
-    """Percent and bytes, one per GPU."""
-
-    use: tuple[float, ...] = ()
-    memory: tuple[float, ...] = ()
-    power: tuple[float, ...] = ()  # watts
-    temperature: tuple[float, ...] = ()
 
 
 def network_bytes(root: str = "/") -> float:
@@ -114,38 +95,3 @@ def of_machine(root: str = "/") -> Counted:
             read += int(words[5]) * 512
             written += int(words[9]) * 512
     return Counted(time.monotonic(), busy / _TICK, used, total, read, written, network_bytes(root))
-
-
-@dataclass
-class Nvml:
-    """The GPUs of this machine, when there are any and their driver answers."""
-
-    _module: Any = None
-    _handles: list[Any] = field(default_factory=list)
-    _asked: bool = False
-
-    async def read(self) -> Gpus | None:
-        """None: there are none, they cannot be asked, or the driver has not answered (TimeoutError the first time)."""
-        if self._asked or (self._module is None and not (os.path.exists("/dev/nvidiactl") or os.environ.get(EXPECTED))):
-            return None
-        self._asked = True
-        return await aside("nvml", self._ask, NVML_DEADLINE)
-
-    def _ask(self) -> Gpus:
-        try:
-            return self._read()
-        finally:
-            self._asked = False
-
-    def _read(self) -> Gpus:
-        import pynvml
-
-        if self._module is None:
-            pynvml.nvmlInit()
-            self._handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-            self._module = pynvml
-        use = tuple(float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu) for handle in self._handles)
-        memory = tuple(float(pynvml.nvmlDeviceGetMemoryInfo(handle).used) for handle in self._handles)
-        power = tuple(pynvml.nvmlDeviceGetPowerUsage(handle) / 1000 for handle in self._handles)
-        heat = tuple(float(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)) for handle in self._handles)
-        return Gpus(use, memory, power, heat)

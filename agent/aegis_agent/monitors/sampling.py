@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from aegis_proto.metrics import Anomaly, UsageSample
 
-from aegis_agent.monitors.readings import Counted, Gpus
+from aegis_agent.monitors.gpus import Gpus
+from aegis_agent.monitors.readings import Counted
 from aegis_agent.monitors.shapes import Finding, Sample
 
 

@@ -5,7 +5,8 @@ steps (told, or read in what it prints), else lines, else the processes' use of 
 its own deadline: the first step (`firstStepTimeout`), and what the workers said about saving, evaluating and loading.
 
 Who is named, first rule that names somebody: processes that are stopped or blocked in the kernel; workers that are silent; those outside of a
-collective while others wait in one (stacks); those behind in steps; the odd ones out in CPU use. Nobody: all are marked, and none is accused by it.
+collective while others wait in one (stacks); those behind in steps; the odd ones out in use of GPU or CPU. Nobody: all are marked, and none is
+accused by it. What a GPU does is no progress: a collective that waits keeps it as busy as work does.
 Everything known here is of one incarnation and forgotten with it. A mark stops nothing; when progress returns it is withdrawn.
 """
 
@@ -25,6 +26,8 @@ SETTLE = 6.0
 """Seconds after the limit in which all have said how they look (one heartbeat and a bit), unless somebody is named at once."""
 IDLE_CPU = 0.02
 """Cores: below it a run that never printed anything does nothing."""
+SPINS, RESTS = 90.0, 10.0
+"""Percent of a GPU: one that waits in a collective is at 96 and more, one that does nothing near 0."""
 WAITING, ELSEWHERE = "waiting", "elsewhere"
 
 
@@ -137,6 +140,11 @@ class Stall:
             slowest, fastest = min(steps.values()), max(steps.values())
             if slowest >= 0 and few(behind := [index for index, step in steps.items() if step == slowest]):
                 return behind, f"it is at step {slowest}, the others at {fastest}"
+            spins = [index for index, one in fresh.items() if one.beat.gpu >= SPINS]
+            rests = [index for index, one in fresh.items() if 0 <= one.beat.gpu <= RESTS]
+            for odd, words in ((rests, "its GPU rests, the others' do not"), (spins, "its GPU works, the others' rest")):
+                if odd and 4 * len(odd) <= len(present) == len(spins) + len(rests):
+                    return odd, words
             for sign in ("busy", "idle"):
                 odd = [index for index, one in fresh.items() if one.beat.sign == sign]
                 if odd and 4 * len(odd) <= len(present):

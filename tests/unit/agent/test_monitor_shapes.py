@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
-from aegis_agent.monitors.readings import Counted, Gpus
+from aegis_agent.monitors.gpus import Gpus
+from aegis_agent.monitors.readings import Counted
 from aegis_agent.monitors.sampling import Sampler, anomaly, message
 from aegis_agent.monitors.shapes import Finding, Sample, Shapes, thresholds
 

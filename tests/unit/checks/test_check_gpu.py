@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aegis_agent.monitors import gpus
+from aegis_agent.monitors.gpus import Nvml
 from check_machine import kernel_record, run_program
+from harness.waiting import until
 
 CC = shutil.which("cc")
 pytestmark = pytest.mark.skipif(CC is None, reason="SKIPPED: no C compiler: the fake NVML cannot be built")
@@ -141,3 +147,37 @@ def test_another_vendors_tool_is_asked_and_its_alarm_fails(tmp_path: Path) -> No
         tool.chmod(0o755)
         answer = run_program("gpu", tmp_path, {"PATH": str(tmp_path), "AEGIS_CHECKS_EXPECTED_GPUS": "1"})
         assert answer["pass"] is passed and answer["values"]["gpus"] == 1.0, answer
+
+
+async def test_a_driver_that_holds_its_caller_holds_the_monitors_process_alone(
+    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that waits in the kernel would keep the agent from ending; a child does not. Nothing is asked while it is held, and then again."""
+    facts, threads = tmp_path / "facts", threading.active_count()
+    started: list[subprocess.Popen[bytes]] = []
+    facts.write_text("1.util=40")
+    env = {**os.environ, "LD_LIBRARY_PATH": str(library), "FAKE_NVML_FILE": str(facts)}
+    monkeypatch.setenv("AEGIS_CHECKS_EXPECTED_GPUS", "2")
+
+    def start(argv: Sequence[str], fd: int) -> None:
+        started.append(subprocess.Popen(argv, env=env, stdin=fd, stdout=fd))
+
+    nvml = Nvml(start)
+    try:
+        seen = await nvml.read()
+        assert seen is not None and (seen.use, seen.power) == ((0.0, 40.0), (400.0, 400.0))
+        monkeypatch.setattr(gpus, "DEADLINE", 0.05)
+        facts.write_text("hang=1")
+        with pytest.raises(TimeoutError):
+            await nvml.read()
+        assert await nvml.read() is None and threading.active_count() == threads
+        facts.write_text("0.lost=1")
+        await until(lambda: started[0].poll() is not None, 60, "the process ends when its driver comes back")
+        with pytest.raises(OSError, match="GPU is lost"):
+            await nvml.read()
+        assert len(started) == 2
+    finally:
+        nvml.close()
+        for process in started:
+            process.kill()
+            process.wait()
