@@ -29,7 +29,8 @@ s.LOOK, s.QUIET, s.LOOK_LATER = 0.1, 0.1, 0.1
 """
 AGAIN = """
 import aegis_agent.subservice as s
-s.AGAIN = 0.2
+import aegis_agent.worker as w
+s.AGAIN = w.HEARTBEAT = 0.2
 """
 
 
