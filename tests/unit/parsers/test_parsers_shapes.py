@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import aegis_parsers
-from aegis_parsers import parse
+from aegis_parsers import PARSERS, parse
 from aegis_parsers.causes.classify import load_rules
 from aegis_parsers.codes import CODES
+from aegis_parsers.schema import Draft
 
 DEAD_ROW = """\
 | NVIDIA-SMI 515.65.01    Driver Version: 515.65.01    CUDA Version: 11.7     |
@@ -260,3 +263,15 @@ def test_every_code_in_the_source_is_explained() -> None:
     labels = {pattern.label for pattern in load_rules().patterns}
     assert len(used) > 40
     assert not used - set(CODES) - labels
+
+
+def test_who_reads_one_tool_loads_its_parser_alone_and_every_row_has_one() -> None:
+    """On the way of every recovery: loading all of them takes longer than the check that asks."""
+    code = "import sys; from aegis_parsers import parse; parse('dmesg', 'x'); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "aegis_parsers.dmesg" in loaded
+    assert not [name for name in loaded if name.startswith(("aegis_parsers.ib", "aegis_parsers.nvidia", "aegis_parsers.vendors"))]
+    for tool, parser in PARSERS.items():
+        draft = Draft(tool)
+        parser.read(draft, "")
+        assert not parser.looks(""), tool
