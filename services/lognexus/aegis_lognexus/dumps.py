@@ -18,7 +18,8 @@ from aegis_proto import subjects
 from aegis_proto.blobs import BlobPiece, unpacked, whole
 from aegis_proto.messages import BadMessage, decode
 
-from aegis_lognexus.flight import Report, analyze, read_folder
+from aegis_lognexus.flight import Dump, Report, analyze, broken, read_folder
+from aegis_lognexus.flight.dump import REFUSED
 from aegis_lognexus.intake import Reading
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,10 @@ MAX_BYTES = 1 << 30
 MAX_RANK = 1_000_000
 MAX_RECORD = 64 << 20
 """Bytes of one record, unpacked."""
+AT_ONCE = 64
+"""Records that are unpacked at a time."""
+MAX_ENTRIES = 20_000_000
+"""Operations in the records of a job, about."""
 
 
 async def flight_report(bus: Bus, job: str, incarnation: int) -> Report | None:
@@ -37,8 +42,8 @@ async def flight_report(bus: Bus, job: str, incarnation: int) -> Report | None:
 
 async def report_of(found: Iterable[tuple[str, BlobPiece, int]], incarnation: int) -> Report | None:
     """The same of blobs that were collected."""
-    dumps = put_together([(subject, piece) for subject, piece, _ in found], incarnation)
-    return await asyncio.to_thread(read, dumps) if dumps else None
+    records = by_rank([(subject, piece) for subject, piece, _ in found], incarnation)
+    return await asyncio.to_thread(read, records) if records else None
 
 
 async def any_blobs(bus: Bus, job: str) -> bool:
@@ -71,26 +76,39 @@ async def collect(bus: Bus, job: str) -> list[tuple[str, BlobPiece, int]]:
     return found
 
 
-def put_together(found: Iterable[tuple[str, BlobPiece]], incarnation: int) -> dict[int, bytes]:
-    """rank -> the last whole flight record of this incarnation; an empty one where only pieces are left, so that it counts as cut."""
+Records = dict[int, list[list[BlobPiece]]]
+"""rank -> its records in the order in which they were sent, each in pieces."""
+
+
+def by_rank(found: Iterable[tuple[str, BlobPiece]], incarnation: int) -> Records:
+    """The flight records of this incarnation."""
     blobs: dict[str, list[BlobPiece]] = defaultdict(list)
     for subject, piece in found:
         if piece.kind == "flight" and piece.incarnation == incarnation and 0 <= piece.rank < MAX_RANK:
             blobs[subject].append(piece)
-    dumps: dict[int, bytes] = {}
+    records: Records = defaultdict(list)
     for parts in blobs.values():
-        data = unpacked(whole(parts), parts[0].name, MAX_RECORD)
-        rank = parts[0].rank
-        if data is not None:
-            dumps[rank] = data
-        else:
-            dumps.setdefault(rank, b"")
-    return dumps
+        records[parts[0].rank].append(parts)
+    return dict(records)
 
 
-def read(dumps: dict[int, bytes]) -> Report:
-    """Blocking."""
-    with tempfile.TemporaryDirectory(prefix="aegis-flight-") as folder:
-        for rank, data in dumps.items():
-            (Path(folder) / f"rank_{rank}").write_bytes(data)
-        return analyze(read_folder(Path(folder)))
+def last_whole(records: Iterable[list[BlobPiece]]) -> bytes:
+    """The last whole record of a rank; an empty one where only pieces are left, so that it counts as cut."""
+    data = (unpacked(whole(parts), parts[0].name, MAX_RECORD) for parts in reversed([*records]))
+    return next((each for each in data if each is not None), b"")
+
+
+def read(records: Records) -> Report:
+    """Blocking. A few records at a time are unpacked: a small blob may hold much, and a tenant may send many."""
+    dumps: dict[int, Dump] = {}
+    ranks = sorted(records)
+    for at in range(0, len(ranks), AT_ONCE):
+        some = ranks[at : at + AT_ONCE]
+        if sum(map(len, dumps.values())) > MAX_ENTRIES:
+            dumps |= {rank: broken(rank, REFUSED, "the records before it hold more than is read of a job") for rank in some}
+            continue
+        with tempfile.TemporaryDirectory(prefix="aegis-flight-") as folder:
+            for rank in some:
+                (Path(folder) / f"rank_{rank}").write_bytes(last_whole(records[rank]))
+            dumps |= read_folder(Path(folder))
+    return analyze(dumps)

@@ -41,6 +41,7 @@ LONG = 60.0
 MAX_LETTER = 8192
 MAX_FILTERS = 200
 AGAIN = 5.0
+DISK_AGAIN = 2.0
 
 
 class Reading:
@@ -112,7 +113,7 @@ class Intake:
                             if isinstance(item, Gap):
                                 self._gap(item)
                             else:
-                                self._keep(item)
+                                await self._take(item)
                         metrics.BEHIND.set(reader.pending)
                         await self._settle(bool(items))
                         self._tell(idle=not items and not reader.pending)
@@ -127,6 +128,16 @@ class Intake:
             return
         log.warning("messages %d to %d of LOGS were gone before they were read", gap.wanted, gap.first_seq - 1)
         metrics.LOST.inc(gap.first_seq - gap.wanted)
+
+    async def _take(self, item: Stored, only: Callable[[str], bool] | None = None) -> None:
+        """A disk that refuses (the files of a job that is new, or was closed for another) is asked again, as in `_settle`."""
+        while True:
+            try:
+                return self._keep(item, only)
+            except OSError as error:
+                metrics.DISK_ERRORS.inc()
+                log.error("the files of a job cannot be opened (%s): tried again, reading waits", error)
+                await asyncio.sleep(DISK_AGAIN)
 
     def _keep(self, item: Stored, only: Callable[[str], bool] | None = None) -> None:
         job, pod = subjects.token(item.subject, 2), subjects.token(item.subject, 4)
@@ -179,7 +190,7 @@ class Intake:
             except OSError as error:
                 metrics.DISK_ERRORS.inc()
                 log.error("the lines cannot be written (%s): tried again, reading waits", error)
-                await asyncio.sleep(2.0)
+                await asyncio.sleep(DISK_AGAIN)
 
     def _stale(self, now: float) -> int:
         """Unfinished lines that began before this message are no longer waited for."""
@@ -224,7 +235,7 @@ class Intake:
                         if isinstance(item, Stored):
                             if item.seq > end:
                                 return
-                            self._keep(item, chosen.__contains__)
+                            await self._take(item, chosen.__contains__)
                     await self._settle()
                     if not reader.pending:
                         return

@@ -31,6 +31,7 @@ STREAM = "EVENTS"
 ALL = subjects.verdict(SERVICE, "job", "*")
 TRIES = (0.0, 2.0, 10.0)
 """Seconds before each try."""
+DISK_AGAIN = 2.0
 TOLD = 1000
 """Incidents that are remembered."""
 
@@ -100,8 +101,17 @@ class Notifier:
             noted = Noted()
         info = await self._bus.js_api(f"STREAM.INFO.{STREAM}")
         noted.seq, noted.era = int(info["state"]["last_seq"]), self._era()
-        write_atomically(self._path, msgspec.json.encode(noted))
+        await self._note(noted)
         return noted
+
+    async def _note(self, noted: Noted) -> None:
+        """On disk before anything is sent; a disk that refuses is asked again."""
+        while True:
+            try:
+                return await asyncio.to_thread(write_atomically, self._path, msgspec.json.encode(noted))
+            except OSError as error:
+                log.error("%s cannot be written (%s): nobody is told before it is", self._path, error)
+                await asyncio.sleep(DISK_AGAIN)
 
     async def _hear(self, noted: Noted, item: Stored) -> None:
         noted.seq = item.seq
@@ -113,7 +123,7 @@ class Notifier:
         if not self._mine(verdict.job) or verdict.id in noted.told or verdict.state == HANG:  # a mark is no incident yet: it may be withdrawn
             return
         noted.told = [*noted.told, verdict.id][-TOLD:]
-        await asyncio.to_thread(write_atomically, self._path, msgspec.json.encode(noted))
+        await self._note(noted)
         title, text = message(verdict)
         left = self._to
         for wait in TRIES:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from aegis_bus.connection import Bus
-from aegis_lognexus.dumps import flight_report, put_together
+from aegis_lognexus import dumps as dumps_module
+from aegis_lognexus.dumps import by_rank, flight_report, last_whole, read
 from aegis_lognexus.flight import synthetic
 from aegis_proto import messages, subjects
 from aegis_proto.blobs import MAX_PIECES, PIECE, BlobPiece, pieces, whole
@@ -50,7 +51,20 @@ def test_of_several_records_of_a_rank_the_last_whole_one_of_the_incarnation_coun
     found += [("c", piece) for piece in made(b"z" * (2 * PIECE), 3)[:1]]
     found += [("d", piece) for piece in made(b"other run", 3, incarnation=0)]
     found += [("e", piece) for piece in made(b"z" * (2 * PIECE), 4)[:1]]
-    assert put_together(found, 1) == {3: b"second", 4: b""}
+    assert {rank: last_whole(parts) for rank, parts in by_rank(found, 1).items()} == {3: b"second", 4: b""}
+
+
+def test_records_are_unpacked_a_few_at_a_time_and_no_more_is_read_of_a_job_than_it_may_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dumps_module, "AT_ONCE", 3)
+    together: list[int] = []
+    reading = dumps_module.read_folder
+    monkeypatch.setattr(dumps_module, "read_folder", lambda folder: together.append(len([*folder.iterdir()])) or reading(folder))
+    (tmp_path / "fr").mkdir()
+    found = [(str(rank), piece) for rank, data in records(tmp_path / "fr", culprit=5).items() for piece in made(data, rank)]
+    assert read(by_rank(found, 1)).culprits == (5,)
+    assert together == [3, 3, 2]
+    monkeypatch.setattr(dumps_module, "MAX_ENTRIES", 1000)
+    assert any("rank 7 is refused" in text for text in read(by_rank(found, 1)).missing)
 
 
 async def test_what_the_workers_sent_names_the_culprit_and_a_hostile_record_is_refused(bus: Bus, tmp_path: Path) -> None:

@@ -202,6 +202,8 @@ async def test_a_batch_that_is_too_large_goes_in_smaller_ones_and_a_line_that_is
         ("openobserve", {"code": 200, "status": [{"name": "aegis", "successful": 3, "failed": 2, "error": "Too old data"}]}, 2),
         ("otlp", {"partialSuccess": {"rejectedLogRecords": "4", "errorMessage": "bad"}}, 4),
         ("otlp", {}, 0),
+        ("otlp", {"partialSuccess": {"rejectedLogRecords": float("inf")}}, 0),
+        ("openobserve", {"status": [{"failed": float("inf")}]}, 0),
         ("loki", "nonsense", 0),
         ("openobserve", {"status": "x"}, 0),
         ("openobserve", ["x"], 0),
@@ -211,6 +213,42 @@ def test_lines_refused_in_a_good_answer_are_counted(kind: str, body: Any, lost: 
     answer = read_answer(kind, 200, {}, json.dumps(body).encode())
     assert (answer.verdict, answer.lost) == ("taken", lost)
     assert read_answer(kind, 204, {}, b"\xff not json").verdict == "taken"
+
+
+@pytest.mark.parametrize("rejected", [10**9, -5])
+async def test_a_backend_that_miscounts_ends_nothing(rejected: int, store: LogStore, receiver: Receiver) -> None:
+    lines = fill(store, 3)
+    receiver.replies.append((200, {}, json.dumps({"partialSuccess": {"rejectedLogRecords": rejected}}).encode()))
+    async with sending(store, f"otlp+http://127.0.0.1:{receiver.port}"):
+        await until(lambda: len(receiver.got) == 1, 10)
+        lines += fill(store, 3, 4)
+        await until(lambda: receiver.messages("otlp") == lines, 10, "the lines after it")
+
+
+async def test_credentials_that_are_none_and_a_disk_that_refuses_are_waited_for(
+    store: LogStore, receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "auth"
+    secret.write_text("Bearer one\nBearer two\n")
+    lines = fill(store, 3)
+    noted = sender_module.write_atomically
+    refusals = iter([OSError(28, "No space left on device")])
+
+    def full(path: Path, data: bytes) -> None:
+        for error in refusals:
+            raise error
+        noted(path, data)
+
+    monkeypatch.setattr(sender_module, "write_atomically", full)
+    to = target(f"loki+http://127.0.0.1:{receiver.port}?auth_file={secret}")
+    retries = metrics.SINK_RETRIES.labels(to.name)
+    async with sending(store, f"loki+http://127.0.0.1:{receiver.port}?auth_file={secret}") as sender:
+        await until(lambda: retries._value.get() >= 2, 10, "it asks again")
+        secret.write_text("Bearer one\n")
+        await until(lambda: receiver.messages("loki") == lines, 10, "all lines")
+        lines += fill(store, 3, 4)
+        await until(lambda: receiver.messages("loki") == lines, 10, "each once")
+        await until(lambda: sender._path.exists() and json.loads(sender._path.read_bytes()) == sender._positions, 10, "how far it has come")
 
 
 ANSWERS = {400: "refused", 422: "refused", 401: "setup", 404: "setup", 302: "setup", 413: "smaller", 429: "again", 503: "again"}

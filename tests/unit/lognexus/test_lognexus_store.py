@@ -10,14 +10,19 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
+from aegis_bus.connection import Bus, Stored
+from aegis_lognexus.intake import Intake
+from aegis_lognexus.share import Shares
 from aegis_lognexus.store import LogStore, StoreSettings
 from aegis_lognexus.store.blocks import index_of, read_index, segment, segment_numbers
 from aegis_lognexus.store.joining import LONGEST
 from aegis_lognexus.store.store import StoreInUse
 from aegis_proto.logs import LogBatch, LogLine
+from aegis_proto.messages import encode
 from harness.waiting import until
 from log_batches import JOB, T0, batch, expected, kept, stream, told
 
@@ -248,6 +253,30 @@ def test_a_disk_that_refuses_for_a_while_costs_no_line(tmp_path: Path) -> None:
     fill(store, messages, 41)
     store.close()
     assert told(kept(tmp_path)) == expected(messages)
+
+
+def test_a_disk_that_refuses_while_files_are_closed_for_others_costs_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aegis_lognexus.store.store.OPEN_JOBS", 1)
+    store = LogStore(tmp_path)
+    store.append(JOB, "w0", batch(1, "a"), 1)
+    with monkeypatch.context() as full:
+        full.setattr("aegis_lognexus.store.joblog._write", lambda _fd, _data: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        with pytest.raises(OSError, match="No space"):
+            store.append("other-000000", "w0", batch(1, "b"), 2)
+    store.append("other-000000", "w0", batch(1, "b"), 2)
+    store.close()
+    assert [line.message for job in (JOB, "other-000000") for line in kept(tmp_path, job)] == ["a", "b"]
+
+
+async def test_a_disk_without_room_for_the_files_of_a_new_job_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aegis_lognexus.intake.DISK_AGAIN", 0.0)
+    store = LogStore(tmp_path)
+    intake = Intake(cast(Bus, None), store, Shares("me"), lambda: "")
+    opened, refusals = store.job, [OSError(28, "No space left on device")] * 2
+    monkeypatch.setattr(store, "job", lambda job: opened(job) if not refusals else (_ for _ in ()).throw(refusals.pop()))
+    await intake._take(Stored(f"aegis.job.{JOB}.log.w0", 1, 0, encode(batch(1, "a"))))
+    store.close()
+    assert [line.message for line in kept(tmp_path)] == ["a"]
 
 
 def test_in_another_era_the_stream_begins_anew_and_what_is_kept_is_not_doubled(tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ from typing import Any, NoReturn, TypeAlias
 MAX_FILE_BYTES = 64 << 20
 MAX_MEMORY_BYTES = 3 << 30
 MAX_CPU_SECONDS = 60
+MAX_ENTRIES = 1 << 18
+"""The last ones of a dump that are read: in a pickle a few bytes stand for as many as one likes."""
 MAX_INT = 1 << 62
 DONE, STARTED, P2P, CONFLICT = 1, 2, 4, 8
 
@@ -96,6 +98,7 @@ def columns_of(raw: dict[str, Any]) -> tuple[Header, Columns]:
     held = raw.get("entries") or []
     if not isinstance(held, list | tuple):
         raise ValueError("entries is not a list")
+    held = held[-MAX_ENTRIES:]
     entries = [e for e in held if isinstance(e, dict)]
     try:
         return _columns(raw, entries, len(held))

@@ -129,6 +129,6 @@ def _partly(kind: str, body: bytes) -> tuple[int, str]:
             return sum(int(row["failed"]) for row in rows), "; ".join(str(row.get("error", "")) for row in rows)[:200]
         if kind == "otlp" and (part := told.get("partialSuccess")):
             return int(part.get("rejectedLogRecords") or 0), str(part.get("errorMessage", ""))[:200]
-    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+    except (ValueError, OverflowError, TypeError, AttributeError, KeyError, RecursionError):
         pass
     return 0, ""

@@ -54,7 +54,13 @@ class Sender:
 
     async def run(self) -> None:
         while True:
-            if not await self.sweep():
+            try:
+                worked = await self.sweep()
+            except OSError as error:  # the store's disk: how far it has come is known, and written when it can be
+                log.error("sink %s: %s; tried again", self._to, error)
+                await asyncio.sleep(self._first_wait)
+                continue
+            if not worked:
                 await asyncio.sleep(self._look_every)
 
     async def sweep(self) -> bool:
@@ -110,9 +116,10 @@ class Sender:
             answer = await self._post(body)
             match answer.verdict:
                 case "taken":
-                    metrics.SENT.labels(self._to.name).inc(len(lines) - answer.lost)
-                    if answer.lost:
-                        self._refused(answer.lost, "partly", answer.reason)
+                    lost = max(0, min(answer.lost, len(lines)))  # the backend's word
+                    metrics.SENT.labels(self._to.name).inc(len(lines) - lost)
+                    if lost:
+                        self._refused(lost, "partly", answer.reason)
                     if self._failures:
                         log.info("sink %s takes lines again after %d attempts", self._to, self._failures)
                     self._failures = 0
@@ -135,6 +142,8 @@ class Sender:
             status, headers, told = await asyncio.to_thread(self._to.send, body)
         except (OSError, http.client.HTTPException) as error:
             return Answer("again", f"{type(error).__name__}: {error}")
+        except ValueError as error:  # what `auth_file` holds is no header; its text is not shown
+            return Answer("setup", f"{type(error).__name__}: the request cannot be made")
         return read_answer(self._to.kind, status, headers, told)
 
     async def _wait(self, answer: Answer) -> None:

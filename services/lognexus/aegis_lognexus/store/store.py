@@ -93,10 +93,12 @@ class LogStore:
             if not is_id(job):
                 raise ValueError(f"job {job!r} is no id")
             while len(self._jobs) >= OPEN_JOBS:
-                oldest = self._jobs.pop(next(iter(self._jobs)))
+                first = next(iter(self._jobs))
+                oldest = self._jobs[first]
                 oldest.keep(oldest.joiner.end_before(1 << 62))
-                oldest.sync()
+                oldest.sync()  # a disk that refuses leaves it here, with what it has to write
                 oldest.close()
+                del self._jobs[first]
             found = JobLog(self.folder / "jobs" / job, job, self.settings.segment_bytes)
         self._jobs[job] = found
         return found
