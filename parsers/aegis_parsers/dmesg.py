@@ -10,11 +10,10 @@ import re
 
 from . import kernel
 from .causes.classify import Line, classify_lines, load_rules
+from .causes.context import NFS_AWAY, NFS_OK
 from .schema import Draft
 
 ADDRESS = re.compile(r"(?:PCI:|GPU )?\b(?P<pci>(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?)\b", re.IGNORECASE)
-NFS_OK = re.compile(r"nfs4?: server (?P<server>\S+) OK", re.IGNORECASE)
-NFS_AWAY = re.compile(r"nfs4?: server (?P<server>\S+?),? not responding", re.IGNORECASE)
 PORT = re.compile(r"\b(?P<port>ib\w+|mlx5_\d+|nvme\d+|(?:en|eth|bond)\w+|md\d+|dm-\d+|sd[a-z]+)\b")
 STAMPED = re.compile(
     r"^(?:<\d+>|\[ *\d+\.\d+\]|\[\w{3} \w{3} +\d+ [\d:]+ \d{4}\]|\w+ +:\w+ *:|[A-Z][a-z]{2} +\d+ [\d:]{8} \S+ |\d{4}-\d\d-\d\dT[\d:]+)"

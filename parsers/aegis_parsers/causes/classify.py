@@ -19,6 +19,7 @@ import msgspec
 
 from .. import kernel, tables
 from ..schema import Severity
+from .context import Context
 from .linear import linear
 from .words import alternatives, word_of
 
@@ -37,7 +38,7 @@ BLOCK_LINES = 20_000
 FEW_LINES = 5_000
 """Lines of a process up to which the words are quicker: a check that reads one kernel log, and ends."""
 _read = 0
-BENIGN = re.compile(r"NCCL INFO|^# (?:HELP|TYPE) |WARNING Nothing to do|NV_WARN_NOTHING_TO_DO|\blevel=(?:info|debug)\b|TORCH_USE_CUDA_DSA")
+BENIGN = re.compile(r"NCCL INFO|^# (?:HELP|TYPE) |WARNING Nothing to do|NV_WARN_NOTHING_TO_DO|\blevel=(?:info|debug)\b")
 """Lines that no pattern may name: they carry the words of failures and are none."""
 
 
@@ -142,17 +143,25 @@ def classify_lines(lines: Sequence[str], engine: Engine = "auto") -> list[Line]:
 
     Raises RuntimeError when engine "hyperscan" is asked for and not installed.
     """
+    return classify_blocks([lines], engine)
+
+
+def classify_blocks(blocks: Iterable[Sequence[str]], engine: Engine = "auto") -> list[Line]:
+    """`classify_lines` of a log that is not held in memory: lines in blocks, in order."""
     rules = load_rules()
     if engine == "hyperscan" and hyperscan is None:
         raise RuntimeError("engine 'hyperscan': the package hyperscan is not installed; use 'auto' or 're'")
     global _read
-    _read += len(lines)
-    sweeps = engine == "hyperscan" or (engine == "auto" and hyperscan is not None and _read > FEW_LINES)
-    candidates = candidates_by_sweep if sweeps else candidates_by_words
-    found: list[Line] = []
-    for start in range(0, len(lines), BLOCK_LINES):
-        found += classify_block(rules, lines[start : start + BLOCK_LINES], start, candidates)
-    return found
+    context, read = Context(), 0
+    for lines in blocks:
+        _read += len(lines)
+        sweeps = engine == "hyperscan" or (engine == "auto" and hyperscan is not None and _read > FEW_LINES)
+        candidates = candidates_by_sweep if sweeps else candidates_by_words
+        for start in range(0, len(lines), BLOCK_LINES):
+            block = lines[start : start + BLOCK_LINES]
+            context.add(block, classify_block(rules, block, read + start, candidates))
+        read += len(lines)
+    return context.found
 
 
 Candidates = dict[int, set[int]]

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from .classify import Cause, Line, classify_lines
+from .classify import Cause, Line, classify_blocks, classify_lines
 
 PROOF: tuple[Cause, ...] = (
     *("gpu_hw", "node_hw", "host_oom", "storage", "preemption", "cuda_oom", "user_code", "network", "software", "contention", "unknown"),
@@ -85,11 +85,7 @@ def report(lines: Sequence[str]) -> dict[str, object]:
 
 def report_blocks(blocks: Iterable[Sequence[str]]) -> dict[str, object]:
     """`report` of a log that is not held in memory: lines in blocks, in order."""
-    found: list[Line] = []
-    read = 0
-    for lines in blocks:
-        found += [msgspec.structs.replace(line, n=line.n + read) for line in classify_lines(lines)]
-        read += len(lines)
+    found = classify_blocks(blocks)
     first = decisive({"": found})
     return {
         "cause": first.cause if first else "unknown",

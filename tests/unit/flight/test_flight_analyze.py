@@ -10,6 +10,7 @@ import pytest
 from aegis_lognexus.flight import analyze, broken, explain, from_mapping, read_folder, synthetic
 from aegis_lognexus.flight.dump import TRUNCATED, Dump
 from flight_jobs import call, job
+from flight_jobs import raw as written
 
 STEPS = [call(line=10), call(line=11), call(line=12)] * 4
 
@@ -275,6 +276,17 @@ def test_a_world_of_a_hundred_thousand_ranks_is_told_in_a_page() -> None:
     found = explain(dumps)
     assert len(found.text(matrix=True)) < 50_000 and len(found.html("x")) < 500_000
     assert found.report.confidence == "low"
+
+
+@pytest.mark.parametrize("active", [False, True])
+def test_records_of_different_moments_of_a_job_that_goes_on_make_nobody_sure(active: bool) -> None:
+    """Device backends finish nothing without all members: what others finished, the earliest had entered later."""
+    raws = {r: written(r, [call(done=i < 30 + r) for i in range(30 + r + (r == 5))], {"0": list(range(6))}, "nccl") for r in range(6)}
+    if active:
+        raws = {r: each | {"entries": [e for e in each["entries"] if not e["retired"]]} for r, each in raws.items()}
+    report = analyze({r: from_mapping(r, each) for r, each in raws.items()})
+    assert report.confidence == "low"
+    assert any("earlier moment" in text for text in report.evidence)
 
 
 def test_the_order_of_dumps_does_not_matter() -> None:

@@ -36,6 +36,9 @@ def _dump(**more: Any) -> dict[str, Any]:
         (["fr-Rank.3-20261129T101500.json", "fr-Rank.4-20261129T101501.json"], [3, 4]),
         (["rank12_trace.pkl", "rank9_trace.pkl"], [12, 9]),
         (["comm_lib_trace_rank_5.pickle"], [5]),
+        (["node0_local_rank1_global_rank1", "node1_local_rank1_global_rank3"], [1, 3]),
+        (["tp_rank0_pp_rank1_rank2", "tp_rank1_pp_rank1_rank3", "tp_rank0_pp_rank0_rank0"], [2, 3, 0]),
+        (["global_rank7_local_rank3"], [7]),
     ],
 )
 def test_a_rank_is_read_from_names_of_every_style(names: list[str], ranks: list[int]) -> None:

@@ -56,6 +56,48 @@ FAILURES = [
     ("host_oom", "slurmstepd: error: Exceeded job memory limit"),
     ("unknown", "slurmstepd: error: *** JOB 12 ON node-a CANCELLED AT 2024-01-01T00:00:00 ***"),
     ("unknown", "EI0006: Getting socket times out."),
+    ("network", "x NCCL WARN NET/IB: Got completion from peer 10.0.0.9<3> with status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) vendor_err=129"),
+    ("unknown", "x NCCL WARN NET/IB: Got completion from peer 10.0.0.9<3> with status=IBV_WC_WR_FLUSH_ERR(5) opcode=IBV_WC_SEND(0) vendor_err=244"),
+    ("network", "socketStartConnect: Connect to 10.0.0.5<41000> failed : Software caused connection abort"),
+    ("network", "mlx5_core 0000:9b:00.0: print_health_info:424:(pid 0): Health issue observed, firmware internal error, severity(3) ERROR:"),
+    ("network", "RuntimeError: connect() timed out. Original timeout was 1800000 ms."),
+    (
+        "unknown",
+        "[rank2]:[E521 ProcessGroupNCCL.cpp:1414] [PG 0 (default_pg) Rank 2] Received a dump signal due to a collective timeout from this rank",
+    ),
+    ("unknown", "torch.multiprocessing.spawn: [rank1]: RuntimeError: CUDA driver error: unknown error"),
+    ("unknown", "  exitcode  : -9 (pid: 4711)"),
+    ("unknown", "ray.exceptions.RayActorError: The actor died unexpectedly before finishing this task."),
+    ("unknown", "requests.exceptions.ReadTimeout: HTTPSConnectionPool(host='api.corp'): Read timed out."),
+    ("host_oom", "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory."),
+    ("host_oom", "srun: error: node-a: tasks 0-7: Out Of Memory"),
+    ("host_oom", "kernel: Killed process 1012, UID 1000, (python) total-vm:25488kB, anon-rss:12004kB"),
+    ("host_oom", "    Reason:       OOMKilled"),
+    (
+        "cuda_oom",
+        "ResourceExhaustedError: OOM when allocating tensor with shape[8] on /job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc",
+    ),
+    ("cuda_oom", "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes."),
+    ("gpu_hw", "amdgpu 0000:c1:00.0: amdgpu: ring gfx_0.0.0 timeout, signaled seq=12, emitted seq=14"),
+    ("software", "ImportError: libcudnn.so.8: cannot open shared object file: No such file or directory"),
+    ("storage", "XFS (dm-0): Log I/O Error Detected. Shutting down filesystem"),
+    ("storage", "LustreError: 166-1: MGC10.0.0.1@o2ib: Connection to MGS (at 10.0.0.1@o2ib) was lost"),
+    ("unknown", "{'loss': nan, 'grad_norm': nan, 'learning_rate': 1e-05, 'epoch': 0.1}"),
+    (
+        "user_code",
+        "torch.distributed.DistNetworkError: The server socket has failed to listen: -98, name: EADDRINUSE, message: address already in use",
+    ),
+    ("user_code", "2024-06-01T12:00:00.123456Z KeyError: 'x'"),
+    ("user_code", "[1,0]<stderr>:KeyError: 'x'"),
+    ("user_code", "worker-0  | KeyError: 'x'"),
+    ("user_code", "\x1b[1;35mKeyError\x1b[0m: \x1b[35m'x'\x1b[0m"),
+    ("user_code", "torch._dynamo.exc.Unsupported: call_function BuiltinVariable"),
+    ("user_code", "ray.exceptions.RayTaskError(ValueError): ray::Train.fit() (pid=1)"),
+    ("user_code", "StopIteration"),
+    ("user_code", "TypeError: __init__() got an unexpected keyword argument 'ignored_modules'"),
+    ("user_code", "train.py: error: unrecognized arguments: --foo"),
+    ("user_code", "python3: can't open file '/app/train.py': [Errno 2] No such file or directory"),
+    ("software", "CUDA error: an illegal memory access was encountered. Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions."),
 ]
 BENIGN = [
     "node-a:1:2 [0] NCCL INFO NET/Socket : Connection timed out, retrying",
@@ -80,6 +122,37 @@ BENIGN = [
     "Setting up error handling: errors will be written to errors.html",
     "Node 3 restarted workers successfully, exit code 0",
     "retry after ConnectionError: retrying in 2 s",
+    "torchvision/io/image.py:13: UserWarning: Failed to load image Python extension: 'undefined symbol: _ZN3c10'",
+    "graph.py:744: UserWarning: Plan failed with a cudnnException: cudnnFinalizeDescriptor Failed cudnn_status: CUDNN_STATUS_NOT_SUPPORTED",
+    "skipped batches with non-finite loss: 0",
+    "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.",
+]
+TRACEBACK = ["Traceback (most recent call last):", '  File "train.py", line 10, in main', "    step()", ""]
+DURING, DIRECT = (
+    "During handling of the above exception, another exception occurred:",
+    "The above exception was the direct cause of the following exception:",
+)
+OOM, KEY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB", "KeyError: 'x'"
+AWAY, BACK = "nfs: server 10.0.0.1 not responding, still trying", "[ 12.5] nfs: server 10.0.0.1 OK"
+IN_CONTEXT = [
+    ("cuda_oom", [KEY, "", DURING, "", *TRACEBACK, OOM]),
+    ("cuda_oom", [OOM, "", DURING, "", *TRACEBACK, KEY]),
+    ("user_code", [KEY, "", DURING, "", *TRACEBACK, "ValueError: y"]),
+    ("unknown", ["ConnectionResetError: [Errno 104] Connection reset by peer", "", DIRECT, "", *TRACEBACK, "RuntimeError: no batch"]),
+    (
+        "unknown",
+        [
+            TIMEOUT,
+            "Exception ignored in: <function Pool.__del__ at 0x7f>",
+            *TRACEBACK[:3],
+            "AttributeError: 'NoneType' object has no attribute 'put'",
+        ],
+    ),
+    ("user_code", ["Exception ignored in: <function f>", *TRACEBACK[:3], "KeyError: 1", "step 5", *TRACEBACK[:3], "KeyError: 2"]),
+    ("user_code", [AWAY, BACK, KEY]),
+    ("unknown", [AWAY, BACK]),
+    ("storage", [AWAY, BACK, AWAY]),
+    ("storage", [AWAY, "nfs: server 10.0.0.2 OK"]),
 ]
 
 
@@ -254,6 +327,14 @@ def test_a_log_in_blocks_gives_the_same_report_as_the_whole() -> None:
     lines = ["step", TIMEOUT, "KeyError: 'x'", "step", "OSError: [Errno 28] No space left on device"]
     for size in range(1, 6):
         assert report_blocks(lines[at : at + size] for at in range(0, 5, size)) == report(lines)
+
+
+@pytest.mark.parametrize(("cause", "lines"), IN_CONTEXT)
+def test_the_lines_around_say_whether_a_line_is_a_cause(cause: str, lines: list[str]) -> None:
+    ranked = [f"[rank3]: {line}" if line else line for line in lines] if AWAY not in lines else lines
+    assert (report(lines)["cause"], report(ranked)["cause"]) == (cause, cause)
+    for size in range(1, len(lines)):
+        assert report_blocks(lines[at : at + size] for at in range(0, len(lines), size)) == report(lines)
 
 
 def test_a_broken_socket_is_an_echo_when_a_peer_was_killed() -> None:

@@ -57,13 +57,19 @@ def analyze_table(table: Table) -> Report:
         if table.failed
         else []
     )
+    confidence = _weaken(found.confidence, table)
+    if found.culprits and table.accelerated and (early := _earlier(table) & set(found.culprits)):  # a device does not finish without a member
+        confidence = "low"
+        extra.append(
+            f"{rank_list(early)}: others have finished what it had not entered; its record may be of an earlier moment, while the job went on"
+        )
     evidence = (*found.evidence, *extra)[:MAX_EVIDENCE]
     return Report(
         found.verdict,
         found.culprits,
         found.cause,
         found.first_bad_op,
-        _weaken(found.confidence, table),
+        confidence,
         evidence,
         missing,
         found.slow,
@@ -75,6 +81,17 @@ def _weaken(confidence: str, table: Table) -> str:
     """No high confidence when a tenth of the dumps or more is missing."""
     absent = sum(1 for r in table.world if r not in table.dumps or not table.dumps[r].readable)
     return "medium" if confidence == "high" and absent * 10 >= len(table.world) else confidence
+
+
+def _earlier(table: Table) -> set[int]:
+    """Ranks that had not entered what another has finished by its own word, in groups in which all take part in everything."""
+    found: set[int] = set()
+    for g in table.groups:
+        known = g.enq != UNKNOWN
+        if g.p2p or g.gid in table.one_sided or not known.any():
+            continue
+        found.update(g.rows[known & (g.enq < g.claims.max())].tolist())
+    return found
 
 
 def _missing(table: Table) -> tuple[str, ...]:

@@ -30,11 +30,13 @@ _SKIP = frozenset({".txt", ".log", ".html", ".md", ".py", ".sh", ".csv", ".yaml"
 _ENDINGS = re.compile(r"(\.(json|pkl|pickle|p|bin|dump|fr|trace|dat|pt))+$", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
 _RANK = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
+_GLOBAL = re.compile(r"global[-_.]?rank[-_.]?(\d+)", re.IGNORECASE)
 _ORDER = {OK: 0, EMPTY: 1, TRUNCATED: 2, UNREADABLE: 3, REFUSED: 4}
 
 
 def ranks_of(names: Iterable[str]) -> dict[str, int]:
-    """{file name: rank}. "rank" followed by a number wins; else a number that tells the files of one naming style apart (`_place`).
+    """{file name: rank}. "rank" followed by a number wins, "global rank" before all; of several, or else, a number that tells the files of one
+    naming style apart (`_place`).
 
     Names without a number (truth.json) belong to no rank and are left out.
     """
@@ -44,8 +46,11 @@ def ranks_of(names: Iterable[str]) -> dict[str, int]:
         if name.startswith(".") or Path(name).suffix.lower() in _SKIP:
             continue
         stem = _ENDINGS.sub("", name)
-        if (named := _RANK.search(stem)) and len(named[1]) < 19 and int(named[1]) < MAX_RANK:
-            found[name] = int(named[1])
+        named = [int(x) for x in _GLOBAL.findall(stem)[:1] or _RANK.findall(stem) if len(x) < 19 and int(x) < MAX_RANK]
+        if len(named) == 1:
+            found[name] = named[0]
+        elif named:  # of the node, of a group, and of the job
+            styles[f"rank {_NUMBER.sub('#', name)}"].append((name, named))
         elif numbers := [int(x) for x in _NUMBER.findall(stem) if len(x) < 19]:
             styles[_NUMBER.sub("#", name)].append((name, numbers))
     for files in styles.values():

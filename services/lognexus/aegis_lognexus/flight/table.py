@@ -90,6 +90,7 @@ class Table:
     sites: list[str]
     entries: dict[int, Entries]
     failed: list[tuple[int, int]]  # (rank, gid): an operation marked complete that some member never entered
+    one_sided: frozenset[int]  # groups with operations that one member can finish before another has joined
     unmapped: list[int]  # ranks of whose status a part could not be joined to a group
 
     @property
@@ -151,7 +152,8 @@ def build(dumps: Mapping[int, Dump]) -> Table:
     for g in groups:
         _fill(g, readable, entries, smaps, cells)
         cells -= g.state.size
-    return Table(world, dumps, groups, list(kinds), list(sites), entries, failed, unmapped)
+    one_sided = frozenset(gid for e in entries.values() for gid in _distinct(e.gid[~needs_all[e.kind]]))
+    return Table(world, dumps, groups, list(kinds), list(sites), entries, failed, one_sided, unmapped)
 
 
 def parse_ranks(text: str) -> tuple[int, ...]:
