@@ -52,6 +52,8 @@ WORK = re.compile(r"last enqueued (?:NCCL )?work: (-?\d{1,18}), last completed (
 WRAPPED = re.compile(r"^(?:critical|warning) [a-z_]{1,40} | \([^()]{0,100}\)$")
 """What a finding of a check has around its words."""
 RANK = re.compile(r": rank (\d{1,7}): ")
+GROUP = re.compile(r"\[PG (?:ID \d{1,9} PG GUID )?([^ \])]{1,64})")
+"""Each group counts its operations by itself."""
 FEW = 8
 
 
@@ -217,11 +219,14 @@ def by_ends(failure: Failure) -> Reading | None:
 
 def by_symptoms(failure: Failure) -> Reading | None:
     """Only timeouts and echoes: who is behind the others by the watchdogs' numbers, or printed nothing at all where others did. Never a cause."""
-    numbers: dict[str, int] = {}
+    by_group: dict[str, dict[str, int]] = defaultdict(dict)
     for log in failure.logs:
         for line in log.found:
             if found := WORK.search(line.text):
-                numbers[log.name] = max(numbers.get(log.name, -1), int(found[1]))
+                named = GROUP.search(line.text)
+                of = by_group[named[1] if named else ""]
+                of[log.name] = max(of.get(log.name, -1), int(found[1]))
+    numbers = max(by_group.values(), key=len, default={})
     by_name = {log.name: log for log in failure.logs}
     loud = [log for log in failure.logs if log.found]
     if len(numbers) >= 2 and (behind := sorted(name for name, n in numbers.items() if n < max(numbers.values()))) and len(behind) <= FEW:

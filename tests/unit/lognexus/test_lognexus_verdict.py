@@ -42,6 +42,15 @@ def test_an_exception_of_every_rank_suspects_none_of_them() -> None:
     assert (found.cause, found.suspects) == ("user_code", ())
 
 
+def test_operations_of_different_groups_are_not_compared() -> None:
+    """A group of all that is behind in one rank; groups of two that have made fewer operations are not."""
+    line = "[rank{r}]:[E ProcessGroupNCCL.cpp:1] [PG ID {i} PG GUID {g} Rank 0] Exception, last enqueued NCCL work: {n}, last completed NCCL work: 9."
+    all_ = [line.format(r=r, i=0, g="0(default_pg)", n=99 if r == 5 else 100) for r in range(8)]
+    pairs = [line.format(r=r, i=3, g=f"{r // 2}(tensor)", n=7000 if r < 4 else 12) for r in range(8)]
+    assert decide(failure(*(log(r, pairs[r], all_[r]) for r in range(8)))).suspects == ("w2/r5",)
+    assert decide(failure(*(log(r, pairs[r]) for r in range(8)))).suspects == ()
+
+
 def test_a_tenants_text_alone_never_excludes_a_node() -> None:
     found = decide(failure(log(0, XID, ECC), log(2, TIMEOUT)))
     assert (found.cause, found.suspects, found.nodes) == ("gpu_hw", ("w0/r0",), ("n0",))
