@@ -203,27 +203,41 @@ class Intake:
     # --- who keeps which job -----------------------------------------------------------------------------------------------------
 
     async def _look(self, first: bool = False) -> None:
-        """Who lives now; read again what became mine."""
+        """Who lives now; read again what became mine, before anything newer of it is taken: also when that was begun before the last start."""
         now = time.monotonic()
         if not first and now - self._looked < LOOK_EVERY:
             return
         self._looked = now
-        try:
-            before = self._shares.update(await live_replicas(self._bus, SERVICE))
-            if before is not None:
-                log.info("replicas: %s", ", ".join(sorted(self._shares.live)))
+        while True:
+            try:
+                before = self._shares.update(await live_replicas(self._bus, SERVICE))
+                break
+            except BusError as error:
+                log.info("replicas not known now: %s", error)
                 if not first:
-                    await self._read_again(before)
-        except BusError as error:
-            log.info("replicas not known now: %s", error)
+                    return
+                await asyncio.sleep(LOOK_EVERY)
+        if first:
+            before = frozenset(self._store.live) or None
+        if before is not None:
+            log.info("replicas: %s", ", ".join(sorted(self._shares.live)))
+            era = self._era()
+            while self._era() == era and not await self._read_again(before):
+                await asyncio.sleep(LOOK_EVERY)
+        self._store.live, self._store.me = tuple(sorted(self._shares.live)), self._shares.me
 
-    async def _read_again(self, before: frozenset[str]) -> None:
+    async def _read_again(self, before: frozenset[str]) -> bool:
+        """What the stream still has of the jobs that became mine. False: not all of it could be read."""
         end = self._store.seq
-        info = await self._bus.js_api(f"STREAM.INFO.{STREAM}", {"subjects_filter": ALL})
+        try:
+            info = await self._bus.js_api(f"STREAM.INFO.{STREAM}", {"subjects_filter": ALL})
+        except BusError as error:
+            log.info("what became mine is not read yet: %s", error)
+            return False
         found = info["state"].get("subjects") or {}
-        mine = sorted({job for subject in found if self._shares.gained(job := subjects.token(subject, 2), before)})
+        mine = sorted({job for subject in found if self._shares.gained(job := subjects.token(subject, 2), before, self._store.me)})
         if not mine or not end:
-            return
+            return True
         log.info("%d jobs became mine: read again up to message %d", len(mine), end)
         chosen = set(mine)
         filters = [subjects.job_log(job, "*") for job in mine] if len(mine) <= MAX_FILTERS else [ALL]
@@ -234,14 +248,17 @@ class Intake:
                     for item in items:
                         if isinstance(item, Stored):
                             if item.seq > end:
-                                return
+                                return True
                             await self._take(item, chosen.__contains__)
                     await self._settle()
                     if not reader.pending:
-                        return
+                        return True
+                if reader.at_end:
+                    return True
             finally:
                 reading.close()
-            log.warning("the stream gave nothing for %.0f s; what is missing of these jobs is read at the next change", AGAIN)
+        log.warning("the stream gave nothing for %.0f s: what became mine is read once more", AGAIN)
+        return False
 
     async def stop(self) -> None:
         await asyncio.to_thread(self._store.close)

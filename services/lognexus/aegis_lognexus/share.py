@@ -39,6 +39,6 @@ class Shares:
             found = self._owners[job] = owner(job, self.live)
         return found == self.me
 
-    def gained(self, job: str, before: Iterable[str]) -> bool:
-        """It is mine now, and was somebody else's among those."""
-        return self.mine(job) and owner(job, before) != self.me
+    def gained(self, job: str, before: Iterable[str], was: str = "") -> bool:
+        """It is mine now, and was somebody else's among those. `was`: my own name among them, where it was another."""
+        return self.mine(job) and owner(job, before) != (was or self.me)

@@ -30,11 +30,14 @@ OPEN_JOBS = 256
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """Everything up to message `seq` of LOGS is in the files, and every failure up to message `events` of EVENTS is judged; both of this `era`."""
+    """Everything up to message `seq` of LOGS is in the files, and every failure up to message `events` of EVENTS is judged; both of this `era`.
+    `live`: the replicas among which the jobs were shared then; `me`: the name of this one then."""
 
     seq: int = 0
     era: str = ""
     events: int = 0
+    live: tuple[str, ...] = ()
+    me: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ class LogStore:
         """Last message taken."""
         self.cursor = self._read_cursor()
         self.seq, self.events = self.cursor.seq, self.cursor.events
+        self.live, self.me = self.cursor.live, self.cursor.me
 
     def _read_cursor(self) -> Cursor:
         try:
@@ -148,8 +152,9 @@ class LogStore:
                 entry.sync()
         pending = [seq for entry in self._jobs.values() if (seq := entry.joiner.pending_seq()) is not None]
         safe = min([self.seq, *(seq - 1 for seq in pending)])
-        if safe != self.cursor.seq or self.events != self.cursor.events:
-            self.cursor = Cursor(safe, self.cursor.era, self.events)
+        now = Cursor(safe, self.cursor.era, self.events, self.live, self.me)
+        if now != self.cursor:
+            self.cursor = now
             write_atomically(self.folder / "cursor.json", msgspec.json.encode(self.cursor))
         return self.cursor
 
