@@ -20,7 +20,7 @@ ANY = "python_error"
 """The label of an exception that no pattern knows by its name."""
 NFS_OK = re.compile(r"nfs4?: server (?P<server>\S+) OK", re.IGNORECASE)
 NFS_AWAY = re.compile(r"nfs4?: server (?P<server>\S+?),? not responding", re.IGNORECASE)
-RANK = re.compile(r"^\[(?:rank|default)?\d+\]: ?")
+PREFIX = re.compile(r"^\[[^\]]{1,60}\]:? ?")
 CHAIN = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
@@ -77,7 +77,7 @@ def led_to(lines: Sequence[str], at: int) -> tuple[str, int]:
     if lines[at].startswith((" ", "\t")):  # a line of a traceback, or of a program's own
         return "", at
     for n in range(at - 1, max(-1, at - AROUND), -1):
-        text = RANK.sub("", lines[n][:200], count=1)
+        text = PREFIX.sub("", lines[n][:200], count=1)
         if text.startswith(CHAIN):
             chain = True
         elif text.strip() and not text.startswith((" ", "\t", "Traceback (most recent call last)")):

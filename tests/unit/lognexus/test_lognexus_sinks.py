@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
+import http.client
 import json
+import socket
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -249,6 +252,28 @@ async def test_credentials_that_are_none_and_a_disk_that_refuses_are_waited_for(
         lines += fill(store, 3, 4)
         await until(lambda: receiver.messages("loki") == lines, 10, "each once")
         await until(lambda: sender._path.exists() and json.loads(sender._path.read_bytes()) == sender._positions, 10, "how far it has come")
+
+
+def test_a_backend_that_answers_byte_by_byte_is_left_after_the_deadline() -> None:
+    over = threading.Event()
+
+    def drip(server: socket.socket) -> None:
+        with server.accept()[0] as peer, contextlib.suppress(OSError):
+            peer.sendall(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+            while not over.wait(0.02):
+                peer.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=drip, args=(server,), daemon=True)
+        thread.start()
+        end = threading.Timer(5.0, over.set)
+        end.start()
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            target(f"loki+http://127.0.0.1:{server.getsockname()[1]}").send(b"{}", timeout=0.3)
+        end.cancel()
+        assert not over.is_set(), "it waited until the backend ended"
+        over.set()
+        thread.join()
 
 
 ANSWERS = {400: "refused", 422: "refused", 401: "setup", 404: "setup", 302: "setup", 413: "smaller", 429: "again", 503: "again"}

@@ -331,7 +331,7 @@ def test_a_log_in_blocks_gives_the_same_report_as_the_whole() -> None:
 
 @pytest.mark.parametrize(("cause", "lines"), IN_CONTEXT)
 def test_the_lines_around_say_whether_a_line_is_a_cause(cause: str, lines: list[str]) -> None:
-    ranked = [f"[rank3]: {line}" if line else line for line in lines] if AWAY not in lines else lines
+    ranked = [f"[w1/r3 i2] {line}" if line else line for line in lines] if AWAY not in lines else lines
     assert (report(lines)["cause"], report(ranked)["cause"]) == (cause, cause)
     for size in range(1, len(lines)):
         assert report_blocks(lines[at : at + size] for at in range(0, len(lines), size)) == report(lines)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import hashlib
 import http.client
+import socket
 import ssl
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -53,12 +56,24 @@ class Target:
             connection: http.client.HTTPConnection = http.client.HTTPSConnection(self.host, self.port, timeout=timeout, context=context)
         else:
             connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout)
+        packed = gzip.compress(body, 1)
+        connection.connect()
+        # The socket's timeout is for each of its reads: who answers byte by byte would hold the sink for ever.
+        end = threading.Timer(timeout, _cut, (connection.sock,))
+        end.daemon = True
+        end.start()
         try:
-            connection.request("POST", self.path, gzip.compress(body, 1), headers)
+            connection.request("POST", self.path, packed, headers)
             response = connection.getresponse()
             return response.status, {key.lower(): value for key, value in response.getheaders()}, response.read(MAX_ANSWER)
         finally:
+            end.cancel()
             connection.close()
+
+
+def _cut(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 def target(url: str) -> Target:
