@@ -54,10 +54,13 @@ def test_a_contour_has_as_many_points_as_asked() -> None:
         (("ettr", "expected", "--gpus", "8", "--rf", "1", "--write", "soon"), "--write"),
         (("ettr", "expected", "--gpus", "8", "--rf", "1", "--interval=-5"), "--interval"),
         (("ettr", "expected", "--gpus", "8", "--rf", "1", "--method", "guess"), "young, daly, exact"),
+        (("ettr", "expected", "--gpus", "1e300", "--rf", "1e300"), "a failure rate that is a number"),
+        (("ettr", "expected", "--gpus", "8", "--rf", "1", "--write", "5", "--simulate", "9", "--shape", "0.001"), "shape 0.001"),
         (("ettr", "plan", "--gpus", "8", "--write", "1", "--restart", "1"), "--failures with --days"),
         (("ettr", "plan", "--gpus", "8", "--write", "1", "--restart", "1", "--rf", "1", "--target", "1.5"), "target 1.5"),
         (("ettr", "contour", "--gpus", "8", "--rf", "5"), "LOW..HIGH"),
         (("ettr", "contour", "--gpus", "8", "--rf", "5..1"), "low < high"),
+        (("ettr", "contour", "--gpus", "8", "--rf", "1e-300..1"), "1e-09 <= low"),
     ],
 )
 def test_a_value_that_cannot_be_is_a_usage_error_that_names_it(words: tuple[str, ...], said: str) -> None:
@@ -106,11 +109,12 @@ def test_a_ledger_with_broken_rows_says_which_runs_it_leaves_out(tmp_path: Path)
         "d,saving,12,13,,,,",
     ]
     rows += ["e,productive,9,1,,,,", "f,productive,0", "g,productive,0,10,maybe,,,"]
+    rows += ["h,productive,0,1e15,,,,", f"i,productive,0,10,,{'9' * 5000},,", f"j,{'x' * 2**24}x,0,10,,,,"]
     (tmp_path / "l.csv").write_text(LEDGER + "\n".join(rows) + "\n")
     body = read("ettr", "measured", "--ledger", str(tmp_path / "l.csv"))
     assert body["groups"][0]["runs"] == 1
-    assert [row["line"] for row in body["left_out"]] == [3, 5, 8, 9, 10, 0, 0]
-    assert "not whole without line 5" in body["left_out"][5]["text"] and "in no state" in body["left_out"][6]["text"]
+    assert [row["line"] for row in body["left_out"]] == [3, 5, 8, 9, 10, 11, 12, 13, 0, 0]
+    assert "not whole without line 5" in body["left_out"][8]["text"] and "in no state" in body["left_out"][9]["text"]
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,13 @@ def test_one_failure_accuses_nobody_however_quiet_the_fleet() -> None:
     assert {node.node for node in few.flagged} == {"n0", "n1", "n2"}
 
 
+def test_a_mild_lemon_beside_extreme_ones_is_found_and_a_chance_failure_is_not() -> None:
+    """Lemons that fail 2 to 12 times in 20 days; of 1,976 healthy nodes 60 fail once. Two equal rates would take the one with two for healthy."""
+    lemons = [2, 3, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10, 10, 11, 12] + [7] * 9
+    observed = Observed.of_counts([*lemons, *[1] * 60, *[0] * 1916], np.full(2000, 20.0))
+    assert {node.node for node in rank(observed).flagged} == {f"n{index}" for index in range(24)}
+
+
 def test_a_small_clusters_one_bad_node_is_found() -> None:
     observed = Observed.of_counts([7, 0, 0, 1], np.full(4, 10.0))
     assert [node.node for node in rank(observed).flagged] == ["n0"]

@@ -262,7 +262,7 @@ def test_what_a_target_needs_reaches_it_and_no_more(setting: Setting, target: fl
 def test_a_contour_is_the_closed_form_at_every_point(setting: Setting) -> None:
     setting = replace(setting, run=0.0)
     for method in ("young", "exact"):
-        grid = contour(setting, [0.5, 6.5, 20], [1.0, 60.0, 600.0], method)
+        grid = contour(setting, [1e-6, 0.5, 6.5, 20], [1e-3, 1.0, 60.0, 600.0], method)
         for i, rf in enumerate(grid.rf):
             for j, write in enumerate(grid.write):
                 point = replace(setting, rf=float(rf), write=float(write))

@@ -124,6 +124,16 @@ def test_parquet_reads_as_csv_does(tmp_path: Path) -> None:
         read(tmp_path)
 
 
+def test_a_parquet_file_whose_pages_are_overwritten_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.parquet"
+    duckdb.sql(f"COPY (SELECT i::VARCHAR job, i::DOUBLE start, i + 9.0 \"end\", 'n1' nodes FROM range(9000) t(i)) TO '{path}' (FORMAT parquet)")
+    whole = bytearray(path.read_bytes())
+    whole[50:3000] = bytes(byte ^ 0x5A for byte in whole[50:3000])
+    path.write_bytes(whole)  # the footer is as it was
+    with pytest.raises(HistoryError, match=r"jobs\.parquet"):
+        read(path)
+
+
 def story(tmp_path: Path) -> History:
     """Four nodes over ten days, in seconds."""
     day = 86_400

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import os
 from pathlib import Path
 
@@ -76,7 +77,8 @@ def test_rows_that_slurm_would_not_write_are_shown_with_their_lines(tmp_path: Pa
     (tmp_path / "s.psv").write_text(
         "JobID|State|NodeList|Start|End\n1|COMPLETED|n[1-2]|2026-01-01T00:00:00|2026-01-01T01:00:00\n2|COMPLETED|n[1-|2026-01-01T00:00:00|Unknown\n"
         "3|MELTED|n1|2026-01-01T00:00:00|Unknown\n4|FAILED|n1\n5|PENDING|None assigned|Unknown|Unknown\n"
-        "6|CANCELLED by 7|n1|2026-01-01T00:00:00|Unknown\n"
+        "6|CANCELLED by 7|n1|2026-01-01T00:00:00|Unknown\n7|FAILED|n1|2026-01-01T02:00:00|2026-01-01T01:00:00\n"
+        f"8|FAILED|{'n' * 2**24}x|2026-01-01T02:00:00|Unknown\n9|FAILED|n1|soon|Unknown\n10|FAILED|n1|0001-01-01T00:00:00|Unknown\n"
     )
     found = slurm.convert(tmp_path / "s.psv")
     assert [job["job"] for job in found.jobs] == ["1", "6"]
@@ -84,7 +86,12 @@ def test_rows_that_slurm_would_not_write_are_shown_with_their_lines(tmp_path: Pa
         (3, 'host list "n[1-"'),
         (4, 'state "MELTED" is not known'),
         (5, "3 cells, the header has 5"),
+        (8, "the clock went backwards"),
+        (9, "field larger than field limit (16777216)"),
+        (10, 'time "soon"'),
+        (11, 'time "0001-01-01T00'),
     ]
+    assert slurm.convert(tmp_path / "s.psv").write(tmp_path) == {"jobs": 2, "events": 0, "nodes": 0}
 
 
 def test_a_file_of_another_command_is_refused_with_the_right_one(tmp_path: Path) -> None:
@@ -98,9 +105,21 @@ def test_a_file_of_another_command_is_refused_with_the_right_one(tmp_path: Path)
 def test_a_planned_reason_is_no_failure(tmp_path: Path) -> None:
     (tmp_path / "e.psv").write_text(
         "NodeName|TimeStart|TimeEnd|State|Reason\nn1|2026-01-01T00:00:00|Unknown|DOWN|maintenance of the rack\n"
-        "n1|2026-01-02T00:00:00|Unknown|DOWN*|Not responding\n"
+        "n1|2026-01-02T00:00:00|Unknown|DOWN*|Not responding\nn1|2026-01-02T00:00:00|2026-01-01T00:00:00|DOWN*|Not responding\n"
     )
-    assert [event["kind"] for event in slurm.convert(events=tmp_path / "e.psv").events] == ["out", "outage"]
+    found = slurm.convert(events=tmp_path / "e.psv")
+    assert [event["kind"] for event in found.events] == ["out", "outage"]
+    assert [str(problem) for problem in found.problems] == ["e.psv line 4: the clock went backwards: ends 86400 s before it starts"]
+
+
+def test_a_folder_that_holds_another_import_says_what_stays(tmp_path: Path) -> None:
+    (tmp_path / "jobs.csv").write_text("job,start,end,nodes\na,0,9,n1\n")
+    found = Imported(events=[{"time": 1.0, "node": "n1", "kind": "failure"}])
+    found.write(tmp_path)
+    assert found.notes == [f"{tmp_path / 'jobs.csv'} was there before and stays"]
+    nothing = Imported()
+    assert nothing.write(tmp_path / "new") == {"jobs": 0, "events": 0, "nodes": 0}
+    assert nothing.notes == ["nothing that can be used: no file is written"]
 
 
 @needs_data
@@ -117,8 +136,17 @@ def test_lanl_system_20_has_the_outages_of_its_description(tmp_path: Path) -> No
 def test_lanl_rows_that_cannot_be_are_shown(tmp_path: Path) -> None:
     header = "System,nodenumz,Prob Started,Prob Fixed,Facilities,Hardware,Human Error,Network,Undetermined,Software\n"
     rows = "2,0,6/21/2005 10:54,6/21/2005 11:00,,CPU,,,,\n2,x,6/21/2005 10:54,,,,,,,\n2,1,6/21/2005 10:54,6/20/2005 11:00,,,,,,\n3,1,,,,,,,,\n"
+    rows += "2,-4,6/21/2005 10:54,,,,,,,\n2,99999999,6/21/2005 10:54,,,,,,,\n"
     (tmp_path / "l.csv").write_text(header + rows)
     found = lanl.convert(tmp_path / "l.csv", "2")
     assert [event["value"] for event in found.events] == ["Hardware"]
-    assert [problem.line for problem in found.problems] == [3, 4]
+    assert [problem.line for problem in found.problems] == [3, 4, 6, 7]
     assert lanl.convert(tmp_path / "l.csv", "9").notes == ["no outage of system 9"]
+
+
+def test_a_file_that_is_cut_off_is_refused(tmp_path: Path) -> None:
+    whole = lzma.compress(b"System,nodenumz,Prob Started,Prob Fixed,Facilities,Hardware,Human Error,Network,Undetermined,Software\n" * 9)
+    for number, part in enumerate((whole[:-20], whole[:12] + bytes(9) + whole[21:])):
+        (tmp_path / f"{number}.csv.xz").write_bytes(part)
+        with pytest.raises(HistoryError, match=f"{number}.csv.xz"):
+            lanl.convert(tmp_path / f"{number}.csv.xz", "2")

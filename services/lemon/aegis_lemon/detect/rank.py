@@ -22,7 +22,7 @@ from aegis_lemon.history.observe import DAY, Observed
 
 from .cusum import Cusum, changes, level
 from .guards import Guards, group_rates, strata, withheld_by_cap, withheld_by_users
-from .rates import lemon_posterior, shrunk, split_blame, two_rates
+from .rates import ALIKE, RAISED, WIDE, lemon_posterior, shrunk, split_blame, two_rates
 from .rules import Rules, apply_rules
 
 if TYPE_CHECKING:
@@ -107,23 +107,31 @@ class Ranking:
 
 
 def _posterior(observed: Observed, count: Floats, set_: NDArray[np.int64], guards: Guards, thresholds: Thresholds) -> tuple[Floats, dict[int, str]]:
+    """The higher of the posteriors of both views of a class, and who does not stand out of the rack or switch in either."""
     c, e = count[set_], observed.exposure[set_]
-    mixture = two_rates(c, e)
-    if mixture.healthy <= 0:
+    views = [(two_rates(c, e, shape), raised) for shape, raised in ((ALIKE, 1.0), (WIDE, RAISED))]
+    if min(mixture.healthy for mixture, _ in views) <= 0:
         return np.zeros(len(set_)), {}
-    share = np.full(len(set_), mixture.share)
-    on_probation = observed.probation[set_]
-    odds = thresholds.probation_odds * mixture.share / (1 - mixture.share)
-    share[on_probation] = odds / (1 + odds)
-    posterior = np.where(on_probation, lemon_posterior(c, e, mixture.healthy, mixture.lemon, share), mixture.posterior)
+
+    def highest(common: Floats) -> Floats:
+        found = np.zeros(len(set_))
+        for mixture, raised in views:
+            share = np.full(len(set_), mixture.share)
+            odds = thresholds.probation_odds * mixture.share / (1 - mixture.share)
+            share[observed.probation[set_]] = odds / (1 + odds)
+            healthy = np.maximum(mixture.healthy, common)
+            lemon = np.where(common > 0, np.maximum(mixture.lemon, 4 * healthy), mixture.lemon)
+            found = np.maximum(found, lemon_posterior(c, e, healthy, lemon, share, shape=mixture.shape, raised=raised))
+        return found
+
+    posterior, usual = highest(np.zeros(len(set_))), views[0][0].healthy
     reasons: dict[int, str] = {}
     if guards.groups:
         for what, groups in (("rack", observed.rack), ("switch", observed.switch)):
             common = group_rates(count, observed.exposure, groups, guards)[set_]
-            healthy = np.maximum(mixture.healthy, common)
-            alone = lemon_posterior(c, e, healthy, np.maximum(mixture.lemon, 4 * healthy), share)
-            for index in np.flatnonzero((posterior > thresholds.posterior) & (alone <= thresholds.posterior) & (common > mixture.healthy)):
-                times = common[index] / mixture.healthy
+            alone = highest(common)
+            for index in np.flatnonzero((posterior > thresholds.posterior) & (alone <= thresholds.posterior) & (common > usual)):
+                times = common[index] / usual
                 reasons.setdefault(int(set_[index]), f"its {what} {groups[int(set_[index])]} fails {times:.0f} times as often as a healthy node")
     return posterior, reasons
 

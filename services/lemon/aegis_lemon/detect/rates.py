@@ -5,6 +5,7 @@ c failures and e node-days per node throughout. Poisson counts; see the closed f
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from math import lgamma
 
@@ -40,26 +41,33 @@ def shares(blame: Blame, rate: Floats) -> Floats:
     return found
 
 
-UNSEEN = 0.5
+ALIKE, WIDE = math.inf, 0.7
+"""How far the mean rates within a class differ, as the shape of their Gamma distribution: not at all, or widely (counts negative binomial). Nodes are
+judged by both. Alike decides in small fleets; wide finds a lemon that is mild beside extreme ones. One shape for both classes of a view: then more
+failures are never better, whatever the exposure (docs/decisions/0014)."""
+RAISED = 1.5
+"""Times by which the odds of a lemon are raised in the wide view: the fitted share counts only those that show."""
+UNSEEN = 0.25
 """Failures of healthy nodes that the fleet is taken to have had besides: a young fleet in which none failed yet is not one that never fails."""
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """Rates per node-day of healthy nodes and lemons, the share of lemons, and the probability of being one."""
+    """Mean rates per node-day of healthy nodes and lemons, how far rates of a class differ, the share of lemons, and the probability of being one."""
 
     posterior: Floats
     healthy: float
     lemon: float
     share: float
+    shape: float = ALIKE
 
 
-def two_rates(count: Floats, exposure: Floats, rounds: int = 200, share: float = 0.012, ratio: float = 30.0) -> Mixture:
+def two_rates(count: Floats, exposure: Floats, shape: float = ALIKE, *, rounds: int = 200, share: float = 0.012, ratio: float = 30.0) -> Mixture:
     """EM for both rates and the share of lemons, kept within 0.2 to 5 %, the lemon rate at least 4 times the healthy one."""
     total, days = float(count.sum()), float(exposure.sum())
     if total == 0 or days <= 0:
-        return Mixture(np.zeros(len(count)), 0.0, 0.0, 0.0)
-    mixture = Mixture(np.zeros(len(count)), total / days / 2, total / days * ratio, share)
+        return Mixture(np.zeros(len(count)), 0.0, 0.0, 0.0, shape)
+    mixture = Mixture(np.zeros(len(count)), total / days / 2, total / days * ratio, share, shape)
     for _ in range(rounds):
         mixture = _step(count, exposure, mixture)
     return mixture
@@ -67,17 +75,31 @@ def two_rates(count: Floats, exposure: Floats, rounds: int = 200, share: float =
 
 def _step(count: Floats, exposure: Floats, mixture: Mixture) -> Mixture:
     """Posteriors under the present rates, then the rates under the posteriors."""
-    posterior = lemon_posterior(count, exposure, mixture.healthy, mixture.lemon, mixture.share)
+    posterior = lemon_posterior(count, exposure, mixture.healthy, mixture.lemon, mixture.share, shape=mixture.shape)
     share = min(0.05, max(0.002, float(posterior.mean())))
     lemon = max(float((posterior * count).sum()) / max(1e-9, float((posterior * exposure).sum())), 4 * mixture.healthy)
     healthy = (float(((1 - posterior) * count).sum()) + UNSEEN) / max(1e-9, float(((1 - posterior) * exposure).sum()))
-    return Mixture(posterior, healthy, lemon, share)
+    return Mixture(posterior, healthy, lemon, share, mixture.shape)
 
 
-def lemon_posterior(count: Floats, exposure: Floats, healthy: float | Floats, lemon: float | Floats, share: float | Floats) -> Floats:
-    """P(lemon | c, e) for given rates and share of lemons; the log odds are clipped at 50."""
+def lemon_posterior(
+    count: Floats,
+    exposure: Floats,
+    healthy: float | Floats,
+    lemon: float | Floats,
+    share: float | Floats,
+    *,
+    shape: float = ALIKE,
+    raised: float = 1.0,
+) -> Floats:
+    """P(lemon | c, e) for given mean rates of the classes and share of lemons, its odds `raised` so many times; the log odds are clipped at 50."""
     good, bad, prior = np.asarray(healthy, float), np.asarray(lemon, float), np.asarray(share, float)
-    odds = count * np.log(bad / good) - exposure * (bad - good) + np.log(prior / (1 - prior))
+    if math.isinf(shape):
+        seen = count * np.log(bad / good) - exposure * (bad - good)
+    else:
+        quiet = shape * (np.log1p(good * exposure / shape) - np.log1p(bad * exposure / shape))
+        seen = quiet + count * (np.log(shape / good + exposure) - np.log(shape / bad + exposure))
+    odds = seen + np.log(raised * prior / (1 - prior))
     found: Floats = 1 / (1 + np.exp(-np.clip(odds, -50, 50)))
     return found
 

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from .setting import DAY, Setting, SettingError
 
 Floats = NDArray[np.float64]
+LEAST, MOST = 1e-9, 1e12
+"""Failures per 1000 node-days, and seconds, between which every point is a number."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,8 @@ class Contour:
 
 def axis(low: float, high: float, points: int) -> Floats:
     """Evenly spaced on the logarithm."""
-    if not 0 < low < high < np.inf or points < 2:
-        raise SettingError(f"axis from {low:g} to {high:g} in {points} points: expected 0 < low < high and at least 2 points")
+    if not LEAST <= low < high <= MOST or points < 2:
+        raise SettingError(f"axis from {low:g} to {high:g} in {points} points: expected {LEAST:g} <= low < high <= {MOST:g} and at least 2 points")
     grid: Floats = np.geomspace(low, high, points)
     return grid
 
@@ -39,10 +41,13 @@ def axis(low: float, high: float, points: int) -> Floats:
 def exact_interval(cost: Floats, mttf: Floats) -> Floats:
     """The exact minimiser for arrays: Newton on t - M (1 - e^-((t+w)/M)) = 0 from Young's value, which lies above the root."""
     x = cost / mttf
-    t = np.minimum(np.sqrt(2 * x), 1.0)
+    small = x < 1e-9  # the root meets the rounding there; the higher order is exact
+    y = np.where(small, 1e-9, x)
+    t = np.minimum(np.sqrt(2 * y), 1.0)
     for _ in range(50):
-        power = np.exp(-(t + x))
+        power = np.exp(-(t + y))
         t = t - (t - 1 + power) / (1 - power)
+    t = np.where(small, np.sqrt(2 * x) * (1 + np.sqrt(x / 2) / 3 + x / 18) - x, t)
     result: Floats = np.where(cost > 0, t * mttf, 0.0)
     return result
 

@@ -5,8 +5,6 @@ A run with a row missing has a gap or an overlap, and sums over it would be wron
 
 from __future__ import annotations
 
-import csv
-import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,10 +12,14 @@ from pathlib import Path
 
 from aegis_proto.phases import LedgerState
 
+from aegis_lemon.csvrows import header, rows
+
 from .measured import LedgerError, Run, Span
 
 REQUIRED = ("job", "state", "start", "end")
 OPTIONAL = ("stopped", "gpus", "priority", "cluster")
+EARLIEST, LATEST = 0.0, 7_258_118_400.0  # 1970 and 2200, seconds
+MOST_GPUS = 10_000_000
 YES, NO = ("1", "true", "yes"), ("", "0", "false", "no")
 
 
@@ -39,7 +41,7 @@ def moment(text: str) -> float:
         except ValueError:
             raise ValueError(f'time "{text}": expected seconds since 1970 or ISO 8601') from None
         value = (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
-    if not math.isfinite(value):
+    if not EARLIEST <= value <= LATEST:
         raise ValueError(f'time "{text}": expected seconds since 1970 or ISO 8601')
     return value
 
@@ -57,8 +59,8 @@ def _span(row: dict[str, str]) -> Span:
     if not row["job"].strip():
         raise ValueError("no job id")
     gpus = row.get("gpus", "").strip()
-    if gpus and not gpus.isdecimal():
-        raise ValueError(f'gpus "{gpus}": expected a whole number')
+    if gpus and not (gpus.isdecimal() and len(gpus) <= 8 and int(gpus) <= MOST_GPUS):
+        raise ValueError(f'gpus "{gpus}": expected a whole number, at most {MOST_GPUS}')
     return span
 
 
@@ -71,23 +73,21 @@ def read_ledgers(path: Path) -> Ledgers:
     about: dict[str, dict[str, str]] = {}
     broken: dict[str, int] = {}
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        lines = csv.reader(file)
-        header = [cell.strip().lower() for cell in next(lines, [])]
-        missing = [name for name in REQUIRED if name not in header]
+        read = rows(file)
+        columns = [cell.lower() for cell in header(read)]
+        missing = [name for name in REQUIRED if name not in columns]
         if missing:
-            raise LedgerError(f"{path.name}: no column {', '.join(missing)}; there are {', '.join(header) or 'none'}")
-        for cells in lines:
-            if not cells:
-                continue
-            row = dict(zip(header, cells, strict=False))
+            raise LedgerError(f"{path.name}: no column {', '.join(missing)}; there are {', '.join(columns) or 'none'}")
+        for line, cells in read:
+            row = {} if isinstance(cells, str) else dict(zip(columns, cells, strict=False))
             job = row.get("job", "").strip()
             try:
-                if len(cells) != len(header):
-                    raise ValueError(f"{len(cells)} cells, the header has {len(header)}")
+                if isinstance(cells, str) or len(cells) != len(columns):
+                    raise ValueError(cells if isinstance(cells, str) else f"{len(cells)} cells, the header has {len(columns)}")
                 spans[job].append(_span(row))
             except ValueError as error:
-                found.problems.append((lines.line_num, str(error)))
-                broken.setdefault(job, lines.line_num)
+                found.problems.append((line, str(error)))
+                broken.setdefault(job, line)
                 continue
             about.setdefault(job, row)
     for job, mine in spans.items():

@@ -10,6 +10,8 @@ import numpy as np
 from .setting import Setting, SettingError
 
 BATCHES = 20
+LEAST_SHAPE, MOST_SHAPE = 0.05, 100.0
+"""Of a Weibull time to failure: beyond the lower end its mean is not a number any more."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,8 @@ def simulate(setting: Setting, interval: float, rng: np.random.Generator, failur
         raise SettingError("rf 0: a simulation ends at failures, and there are none")
     if not interval > 0 or interval < setting.persist:
         raise SettingError(f"interval {interval}: expected seconds, more than 0 and not less than persist")
-    if not shape > 0:
-        raise SettingError(f"shape {shape}: expected more than 0")
+    if not LEAST_SHAPE <= shape <= MOST_SHAPE:
+        raise SettingError(f"shape {shape}: expected {LEAST_SHAPE} to {MOST_SHAPE}")
     per = max(1, failures // BATCHES)
     scale = setting.mttf / math.gamma(1 + 1 / shape)
     held = scale * rng.weibull(shape, (BATCHES, per))

@@ -46,6 +46,8 @@ class Setting:
                 raise SettingError(f"{field.name} {value}: expected a finite number, not negative")
         if self.nodes == 0:
             raise SettingError("nodes 0: expected at least a part of one node")
+        if not math.isfinite(self.nodes * self.rf):
+            raise SettingError(f"{self.nodes:g} nodes at rf {self.rf:g}: expected a failure rate that is a number")
         if self.slowdown > 1:
             raise SettingError(f"slowdown {self.slowdown}: expected a share of speed, 0 to 1")
 

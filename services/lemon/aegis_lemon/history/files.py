@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
+
+import duckdb
+
+from aegis_lemon.csvrows import header, rows
 
 from .schema import TABLES, HistoryError
 from .store import History
 
 PIECE = 50_000
 """Rows at a time: memory stays bounded whatever the length of a file."""
-LONGEST = 16 * 1024 * 1024
-"""Characters of one cell: a job of 100,000 nodes."""
 ENDINGS = (".parquet", ".csv")
 
 
@@ -32,11 +34,11 @@ def read(path: Path, *others: Path, more: Mapping[str, Sequence[Mapping[str, Any
                 _read_parquet(history, table, file)
             else:
                 _read_csv(history, table, file)
-    for table, rows in (more or {}).items():
-        if rows:
+    for table, added in (more or {}).items():
+        if added:
             history.source(table)
             names = TABLES[table].columns
-            history.add(table, range(1, len(rows) + 1), {name: [str(row.get(name, "")) for row in rows] for name in names})
+            history.add(table, range(1, len(added) + 1), {name: [str(row.get(name, "")) for row in added] for name in names})
     history.build(files)
     return history
 
@@ -66,7 +68,7 @@ def _found(path: Path) -> Iterator[tuple[str, Path]]:
 
 def _header(path: Path) -> list[str]:
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
-        return [cell.strip().lower() for cell in next(csv.reader(lines), [])]
+        return [cell.lower() for cell in header(rows(lines))]
 
 
 def _check_columns(history: History, table: str, name: str, columns: list[str]) -> None:
@@ -85,38 +87,30 @@ def _read_csv(history: History, table: str, path: Path) -> None:
     columns = _header(path)
     _check_columns(history, table, path.name, columns)
     wanted = [(index, column) for index, column in enumerate(columns) if column in TABLES[table].columns]
-    before = csv.field_size_limit(LONGEST)
-    try:
-        with path.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
-            reader = csv.reader(lines)
-            next(reader)
-            kept: list[list[str]] = []
-            numbers: list[int] = []
-            while True:
-                line = reader.line_num + 1
-                try:
-                    row = next(reader, None)
-                except csv.Error as error:
-                    history.problem(path.name, line, str(error))
-                    continue
-                if row:
-                    if len(row) == len(columns):
-                        kept.append(row)
-                        numbers.append(line)
-                    else:
-                        history.problem(path.name, line, f"{len(row)} cells, the header has {len(columns)}")
-                if len(kept) >= PIECE or (row is None and kept):
-                    history.add(table, numbers, {column: [row[index] for row in kept] for index, column in wanted})
-                    kept, numbers = [], []
-                if row is None:
-                    return
-    finally:
-        csv.field_size_limit(before)
+    kept: list[list[str]] = []
+    numbers: list[int] = []
+
+    def put() -> None:
+        history.add(table, numbers, {column: [row[index] for row in kept] for index, column in wanted})
+        kept.clear()
+        numbers.clear()
+
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
+        for line, row in islice(rows(lines), 1, None):
+            if isinstance(row, str):
+                history.problem(path.name, line, row)
+            elif len(row) != len(columns):
+                history.problem(path.name, line, f"{len(row)} cells, the header has {len(columns)}")
+            else:
+                kept.append(row)
+                numbers.append(line)
+            if len(kept) >= PIECE:
+                put()
+    if kept:
+        put()
 
 
 def _parquet_columns(path: Path) -> list[str]:
-    import duckdb
-
     try:
         described = duckdb.connect().execute("DESCRIBE SELECT * FROM read_parquet(?)", [str(path)]).fetchall()
     except duckdb.Error as error:
@@ -133,4 +127,7 @@ def _read_parquet(history: History, table: str, path: Path) -> None:
     texts = [f"array_to_string(\"{c}\", ';')" if c in lists else f'CAST("{c}" AS VARCHAR)' for c in wanted]
     named = ", ".join(f'"{column}"' for column in wanted)
     lines = f"row_number() OVER () + 1 + {history.base}"
-    history.db.execute(f"INSERT INTO raw_{table} (line, {named}) SELECT {lines}, {', '.join(texts)} FROM read_parquet(?)", [str(path)])
+    try:
+        history.db.execute(f"INSERT INTO raw_{table} (line, {named}) SELECT {lines}, {', '.join(texts)} FROM read_parquet(?)", [str(path)])
+    except duckdb.Error as error:  # a page that is cut off or overwritten: the footer does not tell
+        raise HistoryError(f"{path}: {str(error).splitlines()[0]}") from None

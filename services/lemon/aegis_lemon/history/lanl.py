@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import lzma
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+
+from aegis_lemon.csvrows import header, rows
 
 from .rows import Imported
 from .schema import HistoryError
@@ -27,6 +28,8 @@ class Outage:
     cause: str
 
 
+MOST_NODES = 100_000
+"""The fleet is taken to have all numbers up to the highest: a number that cannot be would make it that large."""
 COLUMNS = ("System", "nodenumz", "Prob Started", "Prob Fixed")
 CAUSES = ("Facilities", "Hardware", "Human Error", "Network", "Undetermined", "Software")
 
@@ -38,46 +41,54 @@ def moment(text: str) -> float:
 
 def outages(path: Path, system: str, found: Imported) -> Iterator[Outage]:
     """Outages of one system; rows that cannot be read are counted in `found`."""
-    with lzma.open(path, "rt", encoding="latin1") if path.suffix == ".xz" else path.open(encoding="latin1", newline="") as lines:
-        reader = csv.DictReader(lines)
+    try:
+        with lzma.open(path, "rt", encoding="latin1") if path.suffix == ".xz" else path.open(encoding="latin1", newline="") as lines:
+            yield from _outages(path.name, rows(lines), system, found)
+    except (lzma.LZMAError, EOFError) as error:
+        raise HistoryError(f"{path.name}: {error}") from None
+
+
+def _outages(name: str, read: Iterator[tuple[int, list[str] | str]], system: str, found: Imported) -> Iterator[Outage]:
+    columns = header(read)
+    missing = [column for column in (*COLUMNS, *CAUSES) if column not in columns]
+    if missing:
+        raise HistoryError(f"{name}: no column {', '.join(missing)}: expected LANL's failure data (LA-UR-05-7318)")
+    for line, cells in read:
+        if isinstance(cells, str) or len(cells) < len(columns):
+            found.problem(name, line, cells if isinstance(cells, str) else f"{len(cells)} cells, the header has {len(columns)}")
+            continue
+        row = dict(zip(columns, cells, strict=False))
+        if row["System"].strip() != system:
+            continue
         try:
-            missing = [name for name in (*COLUMNS, *CAUSES) if name not in (reader.fieldnames or [])]
-        except lzma.LZMAError as error:
-            raise HistoryError(f"{path.name}: {error}") from None
-        if missing:
-            raise HistoryError(f"{path.name}: no column {', '.join(missing)}: expected LANL's failure data (LA-UR-05-7318)")
-        for row in reader:
-            if any(row[name] is None for name in COLUMNS):
-                found.problem(path.name, reader.line_num, "fewer cells than the header has")
-                continue
-            if row["System"].strip() != system:
-                continue
-            try:
-                start, node = moment(row["Prob Started"]), int(row["nodenumz"])
-            except ValueError:
-                found.problem(path.name, reader.line_num, f'node "{row["nodenumz"]}" from "{row["Prob Started"]}": expected a number and m/d/Y H:M')
-                continue
-            try:
-                end: float | None = moment(row["Prob Fixed"])
-            except ValueError:
-                end = None
-            if end is not None and end < start:
-                found.problem(path.name, reader.line_num, f"the clock went backwards: fixed at {row['Prob Fixed']}, started at {row['Prob Started']}")
-                continue
-            yield Outage(reader.line_num, node, start, end, next((cause for cause in CAUSES if (row[cause] or "").strip()), ""))
+            start, node = moment(row["Prob Started"]), int(row["nodenumz"])
+        except ValueError:
+            found.problem(name, line, f'node "{row["nodenumz"]}" from "{row["Prob Started"]}": expected a number and m/d/Y H:M')
+            continue
+        if not 0 <= node < MOST_NODES:
+            found.problem(name, line, f"node {node}: expected 0 to {MOST_NODES - 1}")
+            continue
+        try:
+            end: float | None = moment(row["Prob Fixed"])
+        except ValueError:
+            end = None
+        if end is not None and end < start:
+            found.problem(name, line, f"the clock went backwards: fixed at {row['Prob Fixed']}, started at {row['Prob Started']}")
+            continue
+        yield Outage(line, node, start, end, next((cause for cause in CAUSES if row[cause].strip()), ""))
 
 
 def convert(path: Path, system: str, nodes: int | None = None) -> Imported:
     """One system. `nodes` is the size of the fleet (the data name only nodes that failed); by default the highest number seen + 1."""
     found = Imported()
-    rows = list(outages(path, system, found))
-    if not rows:
+    seen = list(outages(path, system, found))
+    if not seen:
         found.notes.append(f"no outage of system {system}")
-    count = nodes or max((row.node for row in rows), default=-1) + 1
-    first = min((row.start for row in rows), default=0.0)
+    count = nodes or max((row.node for row in seen), default=-1) + 1
+    first = min((row.start for row in seen), default=0.0)
     for node in range(count):
         found.nodes.append({"node": f"n{node:04d}", "role": "first" if node % ROLE_EVERY == 0 else "", "since": first})
-    for row in rows:
+    for row in seen:
         if row.node < count:
             found.events.append({"time": row.start, "node": f"n{row.node:04d}", "kind": "outage", "end": row.end, "value": row.cause})
         else:

@@ -35,5 +35,9 @@ class Imported:
                     writer = csv.DictWriter(file, table.columns, restval="")
                     writer.writeheader()
                     writer.writerows({key: "" if value is None else value for key, value in row.items()} for row in rows)
+            elif (out / f"{name}.csv").is_file():
+                self.notes.append(f"{out / name}.csv was there before and stays")
             written[name] = len(rows)
+        if not any(written.values()):
+            self.notes.append("nothing that can be used: no file is written")
         return written

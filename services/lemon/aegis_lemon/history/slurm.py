@@ -13,8 +13,10 @@ from pathlib import Path
 
 from aegis_proto.hostlist import HostlistError, expand
 
+from aegis_lemon.csvrows import header, rows
+
 from .rows import Imported
-from .schema import HistoryError
+from .schema import EARLIEST, LATEST, HistoryError
 
 NEVER = ("", "Unknown", "None", "None assigned", "N/A")
 NOT_RUN = ("pending",)
@@ -58,22 +60,35 @@ def moment(text: str) -> float | None:
     """`2026-11-29T18:28:49` -> seconds, as if UTC; None for Unknown; ValueError for anything else."""
     if text.strip() in NEVER:
         return None
-    when = datetime.fromisoformat(text.strip())
-    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+    try:
+        when = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ValueError(f'time "{text}": expected the form 2026-11-29T18:28:49') from None
+    seconds = (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+    if not EARLIEST <= seconds <= LATEST:
+        raise ValueError(f'time "{text}": expected 1970 to 2200')
+    return seconds
+
+
+def backwards(start: float | None, end: float | None) -> str:
+    """What is wrong with a row that ends before it starts; "" when it does not."""
+    return f"the clock went backwards: ends {start - end:.0f} s before it starts" if start is not None and end is not None and end < start else ""
 
 
 def table(path: Path, required: tuple[str, ...], made_by: str) -> Iterator[tuple[int, dict[str, str]]]:
     """(line, row) of a file with `|` between columns and a header; rows whose length differs have the key "" with what is wrong."""
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        lines = csv.reader(file, delimiter="|", quoting=csv.QUOTE_NONE)
-        header = [cell.strip() for cell in next(lines, [])]
-        missing = [name for name in required if name not in header]
+        read = rows(file, delimiter="|", quoting=csv.QUOTE_NONE)
+        columns = header(read)
+        missing = [name for name in required if name not in columns]
         if missing:
-            raise HistoryError(f"{path.name}: no column {', '.join(missing)} in the header {'|'.join(header)[:120]}; make it with {made_by}")
-        for row in lines:
-            if row:
-                wrong = f"{len(row)} cells, the header has {len(header)}" if len(row) != len(header) and row[len(header) :] != [""] else ""
-                yield lines.line_num, {**dict(zip(header, row, strict=False)), "": wrong}
+            raise HistoryError(f"{path.name}: no column {', '.join(missing)} in the header {'|'.join(columns)[:120]}; make it with {made_by}")
+        for line, row in read:
+            if isinstance(row, str):
+                yield line, {"": row}
+                continue
+            wrong = f"{len(row)} cells, the header has {len(columns)}" if len(row) != len(columns) and row[len(columns) :] != [""] else ""
+            yield line, {**dict(zip(columns, row, strict=False)), "": wrong}
 
 
 def read_sacct(path: Path, found: Imported) -> None:
@@ -97,8 +112,9 @@ def read_sacct(path: Path, found: Imported) -> None:
         if start is None or not nodes or state in NOT_RUN:
             unstarted += 1
             continue
-        if state not in STATES:
-            found.problem(path.name, line, f'state "{row["State"]}" is not known')
+        wrong = backwards(start, end) if state in STATES else f'state "{row["State"]}" is not known'
+        if wrong:
+            found.problem(path.name, line, wrong)
             continue
         found.jobs.append(
             {"job": row["JobID"], "start": start, "end": end, "nodes": ";".join(nodes), "state": STATES[state], "user": row.get("User", ""),
@@ -116,8 +132,9 @@ def _event(found: Imported, name: str, line: int, *, node: str, kind: str, times
     except ValueError as error:
         found.problem(name, line, str(error))
         return
-    if start is None:
-        found.problem(name, line, f"{node}: no time")
+    wrong = f"{node}: no time" if start is None else backwards(start, end)
+    if wrong:
+        found.problem(name, line, wrong)
         return
     if kind == "outage" and PLANNED.search(reason):
         kind = "out"
@@ -163,16 +180,17 @@ def read_reasons(path: Path, found: Imported) -> None:
 def read_excluded(path: Path, found: Imported) -> None:
     """Nodes that jobs asked not to run on, from `scontrol show job`: accounting does not keep them."""
     job, submitted = "", ""
-    for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
-        values = dict(re.findall(r"\b(JobId|SubmitTime|ExcNodeList)=(\S+)", line))
-        job, submitted = values.get("JobId", job), values.get("SubmitTime", submitted)
-        hosts = values.get("ExcNodeList", "(null)")
-        if hosts != "(null)":
-            try:
-                when = moment(submitted)
-                found.events += [{"time": when, "node": node, "kind": "exclude", "job": job} for node in expand(hosts) if when is not None]
-            except (ValueError, HostlistError) as error:
-                found.problem(path.name, number, str(error))
+    with path.open(encoding="utf-8-sig", errors="replace") as lines:
+        for number, line in enumerate(lines, 1):
+            values = dict(re.findall(r"\b(JobId|SubmitTime|ExcNodeList)=(\S+)", line))
+            job, submitted = values.get("JobId", job), values.get("SubmitTime", submitted)
+            hosts = values.get("ExcNodeList", "(null)")
+            if hosts != "(null)":
+                try:
+                    when = moment(submitted)
+                    found.events += [{"time": when, "node": node, "kind": "exclude", "job": job} for node in expand(hosts) if when is not None]
+                except (ValueError, HostlistError) as error:
+                    found.problem(path.name, number, str(error))
 
 
 def convert(jobs: Path | None = None, events: Path | None = None, reasons: Path | None = None, excluded: Path | None = None) -> Imported:
