@@ -40,18 +40,34 @@ class Wanted:
         return LogsQuery(job, self.worker, self.rank, self.incarnation, kinds, since=self.since, grep=self.grep, tail=0, limit=PAGE, level=self.level)
 
 
-async def last(client: Client, job: str, wanted: Wanted, tail: int) -> tuple[list[LogLine], str, bool]:
-    """(the last `tail` lines, 0 = all, in the order of time; where they end; were older ones left out for their size)."""
+@dataclass(frozen=True)
+class Last:
+    """The last lines, in the order of time. `cursor`: where they end; `cut`: older ones were left out for lack of time; `lost`: lines of the job
+    that never reached the store."""
+
+    lines: list[LogLine]
+    cursor: str
+    cut: bool
+    lost: int
+
+
+async def last(client: Client, job: str, wanted: Wanted, tail: int) -> Last:
+    """The last `tail` lines, 0 = all."""
     query = wanted.query(job)
     if 0 < tail <= MOST_TAIL:
         answer = await client.query_logs(msgspec.structs.replace(query, tail=tail))
-        return in_order(answer.lines), answer.cursor, answer.more
+        lines, cursor, before = list(answer.lines), answer.cursor, ""
+        while answer.more and answer.start not in ("", before):  # one answer had no room, or no time, for all
+            before = answer.start
+            answer = await client.query_logs(msgspec.structs.replace(query, tail=tail - len(lines), before=before))
+            lines[:0] = answer.lines
+        return Last(in_order(lines), cursor, answer.more, answer.dropped)
     kept: deque[StoredLine] = deque(maxlen=tail or None)
-    cursor = ""
+    cursor, lost = "", 0
     async for answer in pages(client, query, ""):
         kept += answer.lines
-        cursor = answer.cursor
-    return in_order(kept), cursor, False
+        cursor, lost = answer.cursor, answer.dropped
+    return Last(in_order(kept), cursor, False, lost)
 
 
 async def answers(client: Client, job: str) -> bool:

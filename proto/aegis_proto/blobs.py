@@ -66,12 +66,12 @@ def whole(found: Iterable[BlobPiece]) -> bytes | None:
 
 
 def unpacked(data: bytes | None, name: str, most: int) -> bytes | None:
-    """A blob as it was before `PACKED`; None for what was never whole, is broken, or has more than `most` bytes."""
+    """A blob as it was before `PACKED`; None for what was never whole, is broken, or has more than `most` bytes once unpacked."""
     if data is None or not name.endswith(PACKED):
         return data
     try:
         unpacker = zlib.decompressobj()
-        out = unpacker.decompress(data, most)
+        out = unpacker.decompress(data, max(1, most))  # 0 would be no limit
         return out if unpacker.eof else None
     except zlib.error:
         return None

@@ -54,7 +54,8 @@ class LogBatch(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LogsQuery(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Lines of a job. `tail` > 0: the last ones; else from the oldest on, after `cursor` of the answer before. Empty = all."""
+    """Lines of a job. `tail` > 0: the last ones, before `start` of the answer before where that had no room for all; else from the oldest on, after
+    `cursor` of the answer before. Empty = all."""
 
     job: str
     worker: str = ""
@@ -70,6 +71,7 @@ class LogsQuery(msgspec.Struct, frozen=True, omit_defaults=True):
     namespace: str = ""
     v: int = WIRE_VERSION
     level: str = ""  # debug | info | warning | error: lines that say this or worse
+    before: str = ""  # with tail
 
 
 class StoredLine(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -90,7 +92,8 @@ class StoredLine(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LogsAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`cursor`: where to go on; `more`: there are more lines now. `dropped`: lines that the workers had to give up."""
+    """`cursor`: where to go on; `more`: there are more lines now, with `tail` before `start`. `dropped`: lines that never came. A line of
+    more than 30,000 characters is cut, and says so: the files of the store have it whole."""
 
     lines: tuple[StoredLine, ...] = ()
     cursor: str = ""
@@ -99,6 +102,7 @@ class LogsAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     replica: str = ""
     v: int = WIRE_VERSION
     workers: tuple[str, ...] = ()  # with a question for a worker of whom there is nothing: those of whom there is something
+    start: str = ""  # everything from there on was looked at
 
 
 class VerdictsQuery(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -109,7 +113,7 @@ class VerdictsQuery(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class VerdictsAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """In the order of incarnations."""
+    """In the order of incarnations; the newest that one answer has room for."""
 
     items: tuple[Verdict, ...] = ()
     v: int = WIRE_VERSION

@@ -1,6 +1,6 @@
 """The streams, as data (docs/subjects.md). Created by `aegis setup`; no service may create one.
 
-Sizes are the embedded default; `scale` raises CTL and REPORTS for a site. `max_bytes` is reserved by the server, so the sum must fit the account.
+`max_bytes` is reserved by the server, so the sum must fit the account.
 """
 
 from __future__ import annotations

@@ -113,23 +113,25 @@ def _kept(env: Env, detail: api.JobDetail, wanted: keptlogs.Wanted, tail: int, f
             if elsewhere and not await keptlogs.answers(client, name):
                 return False
             try:
-                lines, cursor, cut = await keptlogs.last(client, name, wanted, tail)
+                last = await keptlogs.last(client, name, wanted, tail)
             except CliError as error:
                 if error.code != "E108":
                     raise
                 places = ", ".join(f"{view.pod} on {view.node}" for view in detail.workers[:8] if view.node)
                 where = f"at its nodes ({places or 'no node yet'}), in STATE/slots/*/agent.log of aegis-agent node"
                 raise CliError("E108", f"nobody answers for the logs of {name}: lognexus does not run here. They lie {where}") from None
-            if cut:
-                env.out.note(f"only the last {len(lines)} lines fit one answer, or could be looked through in time")
-            _print(env, lines)
+            if last.cut:
+                env.out.note(f"only the last {len(last.lines)} lines could be looked through in time")
+            if last.lost:
+                env.out.note(f"{last.lost} lines of {name} never reached the store: its workers had no room for them, or the stream lost them")
+            _print(env, last.lines)
             if not following:
-                if not lines:
+                if not last.lines:
                     env.out.note(f"no line of {name} that fits is stored")
                 return True
             client.patient = env.out.note
             quiet = float("inf")
-            async for more in keptlogs.follow(client, name, wanted, cursor, ASK_EVERY):
+            async for more in keptlogs.follow(client, name, wanted, last.cursor, ASK_EVERY):
                 _print(env, more)
                 if more or (await client.job(name, workers=False)).summary.phase not in ("Succeed", "Failed"):
                     quiet = float("inf")

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from aegis_bus.connection import Bus, Msg
@@ -27,7 +29,7 @@ from aegis_lognexus.firstlayer import snapshots
 from aegis_lognexus.gathering import verdicts_of
 from aegis_lognexus.intake import Intake
 from aegis_lognexus.share import Shares
-from aegis_lognexus.store import Asked, LogStore, ask, workers_of
+from aegis_lognexus.store import LONGEST, MAX_BYTES, Asked, LogStore, ask, workers_of
 from aegis_lognexus.store.matching import BadPattern, Question
 from aegis_lognexus.where import places
 
@@ -45,6 +47,7 @@ CATCH_UP = 1.0
 """Seconds for which an answer waits for lines that are in the stream already."""
 AT_ONCE = 2
 """Questions that are worked on at a time: each may read gigabytes."""
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Api:
@@ -95,7 +98,10 @@ class Api:
         if isinstance(query, VerdictsQuery):
             return await self._verdicts(query.job)
         there = await places(self._bus, query.job)
-        return SnapshotsAnswer(await snapshots(self._bus, query.job, there.nodes if there is not None else ()))
+        found = await snapshots(self._bus, query.job, there.nodes if there is not None else ())
+        speaking = [item for item in found if item.snapshot.kernel]
+        kept = newest([*(item for item in found if not item.snapshot.kernel), *speaking])  # of machines that say nothing the oldest go first
+        return SnapshotsAnswer(tuple(item for item in found if item in kept))
 
     async def _namespace(self, job: str) -> str:
         """Namespace of a job, "" when nothing of it is known any more."""
@@ -111,8 +117,8 @@ class Api:
 
     async def _verdicts(self, job: str) -> VerdictsAnswer:
         head = await self._jobs.head(job)
-        newest = head[0].incarnation if head is not None else 0
-        return VerdictsAnswer(tuple(await verdicts_of(self._bus, job, newest)))
+        last = head[0].incarnation if head is not None else 0
+        return VerdictsAnswer(newest(await verdicts_of(self._bus, job, last)))
 
     async def _lines(self, query: LogsQuery) -> LogsAnswer:
         if not query.cursor:  # what was stored before the question is in the answer
@@ -129,10 +135,21 @@ class Api:
             level=query.level,
         )
         folder: Path = self._store.folder / "jobs" / query.job
-        page = await asyncio.to_thread(ask, folder, Asked(question, max(0, query.tail), query.cursor, max(1, query.limit)))
-        dropped = self._store.given_up(query.job)
+        asked = Asked(question, max(0, query.tail), query.cursor, max(1, query.limit), before=query.before, longest=LONGEST)
+        page = await asyncio.to_thread(ask, folder, asked)
+        dropped = await asyncio.to_thread(self._store.given_up, query.job)
         others = await asyncio.to_thread(workers_of, folder) if query.worker and not page.lines else ()
-        return LogsAnswer(page.lines, page.cursor, page.more, dropped, self._shares.me, workers=() if query.worker in others else others)
+        workers = () if query.worker in others else others
+        return LogsAnswer(page.lines, page.cursor, page.more, dropped, self._shares.me, workers=workers, start=page.start)
+
+
+def newest(items: Sequence[T], room: int = MAX_BYTES) -> tuple[T, ...]:
+    """The last ones that one answer has room for, in their order."""
+    for at in range(len(items) - 1, -1, -1):
+        room -= len(encode(items[at])) + 1
+        if room < 0:
+            return tuple(items[at + 1 :])
+    return tuple(items)
 
 
 def _error(code: str, message: str) -> ErrorReply:

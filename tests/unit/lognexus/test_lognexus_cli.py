@@ -15,11 +15,14 @@ from aegis_cli import keptlogs
 from aegis_cli.client import Client
 from aegis_cli.context import Target
 from aegis_cli.main import app
+from aegis_proto import subjects
+from aegis_proto.logs import LogBatch, LogLine
+from aegis_proto.messages import encode
 from aegis_proto.state import JobSpec
 from harness.bus import MakeBus
 from harness.masters import InProcess, submit, write_era
 from harness.waiting import until
-from log_service import Process, Worker
+from log_service import T0, Process, Worker
 from typer.testing import CliRunner
 
 
@@ -66,16 +69,39 @@ async def test_the_lines_of_a_job_elsewhere_are_asked_of_lognexus_and_followed(b
         assert code == 2 and "lookaround" in err
         async with Client(Target("test", (nats_server.url,)), 10.0) as client:
             wanted = keptlogs.Wanted("w0")
-            lines, cursor, cut = await keptlogs.last(client, job, wanted, 1)
-            assert ([line.text for line in lines], cut) == (["[w0/r0 i1] loss 4"], False)
+            last = await keptlogs.last(client, job, wanted, 1)
+            assert ([line.text for line in last.lines], last.cut, last.lost) == (["[w0/r0 i1] loss 4"], False, 0)
             await first.send(["came later"], 0, 1)
             seen: list[str] = []
             async with asyncio.timeout(20):
-                async for more in keptlogs.follow(client, job, wanted, cursor, 0.05):
+                async for more in keptlogs.follow(client, job, wanted, last.cursor, 0.05):
                     seen += [line.message for line in more]
                     if seen:
                         break
             assert seen == ["came later"]
+    finally:
+        await process.kill9()
+
+
+async def test_more_lines_than_one_answer_holds_and_lines_longer_than_that_are_shown_and_lost_ones_told(
+    bus: Bus, job: str, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    process = await Process(nats_server.url, tmp_path).start()
+    try:
+        parts = [LogLine(T0, 0, 0, "out", "x" * 10_000, k, k < 99) for k in range(100)]
+        for n, part in enumerate(parts, 1):
+            await bus.publish(subjects.job_log(job, "w1"), encode(LogBatch("uid", 1, "b1", n, (part,), "n1", dropped=7 if n == 1 else 0)))
+        worker = Worker(bus, job, "w0")
+        for step in range(20):
+            await worker.send([f"{step}.{k} " + "\x1b" * 40 for k in range(100)])
+        await until(lambda: len(process.lines(job)) == 2001, 20, "all lines are kept")
+        for tail in ("2001", "0"):
+            code, out, err = await aegis("logs", "far", "--tail", tail, "--json")
+            assert code == 0, err
+            told = {w: [line["message"] for line in map(json.loads, out.splitlines()) if line["worker"] == w] for w in ("w0", "w1")}
+            assert told["w1"] == ["x" * 30_000 + " [cut: 970000 characters more]"]
+            assert told["w0"] == [text.replace("\x1b", "\\x1b") for text in worker.sent]
+            assert f"7 lines of {job} never reached the store" in err
     finally:
         await process.kill9()
 

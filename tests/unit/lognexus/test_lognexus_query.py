@@ -132,6 +132,19 @@ def test_an_answer_is_bounded_in_bytes_and_says_where_to_go_on(tmp_path: Path) -
     assert len(ask(folder, Asked(Question(), tail=20, max_bytes=5_000)).lines) <= 5
 
 
+@pytest.mark.parametrize("condition", [{}, {"worker": "w1"}, {"grep": "step"}])
+def test_the_last_lines_come_in_several_answers_where_one_has_no_room(folder: Path, condition: dict[str, Any]) -> None:
+    whole = ask(folder, Asked(Question(**condition), tail=1_000, max_bytes=1 << 30)).lines
+    found: list[StoredLine] = []
+    answers, before, more = 0, "", True
+    while more:
+        page = ask(folder, Asked(Question(**condition), tail=1_000 - len(found), max_bytes=2_000, before=before))
+        assert page.lines or not page.more
+        found[:0] = page.lines
+        answers, before, more = answers + 1, page.start, page.more
+    assert tuple(found) == whole and answers > 3
+
+
 def test_a_text_that_looks_like_a_line_of_the_store_is_only_text(tmp_path: Path) -> None:
     fake = '{"time":"2026-11-30T00:53:20.000Z","job":"x","worker":"w7","rank":99,"incarnation":0,"kind":"out"'
     store = LogStore(tmp_path)

@@ -10,7 +10,7 @@ A process may be killed at any write: at start the files are cut behind their la
 read from the cursor; what was stored already is known by its number and dropped.
 """
 
-from aegis_lognexus.store.query import Asked, Page, ask, workers_of
+from aegis_lognexus.store.query import LONGEST, MAX_BYTES, Asked, Page, ask, workers_of
 from aegis_lognexus.store.store import LogStore, StoreSettings
 
-__all__ = ["Asked", "LogStore", "Page", "StoreSettings", "ask", "workers_of"]
+__all__ = ["LONGEST", "MAX_BYTES", "Asked", "LogStore", "Page", "StoreSettings", "ask", "workers_of"]

@@ -54,7 +54,7 @@ class JobLog:
     def __init__(self, folder: Path, job: str, segment_bytes: int) -> None:
         self.folder, self.job, self._limit = folder, job, segment_bytes
         folder.mkdir(parents=True, exist_ok=True)
-        self._state = _load(folder / "state.json")
+        self._state = load_state(folder)
         self._number = FIRST
         self._fd = self._index = -1
         self._size = 0
@@ -189,7 +189,9 @@ class JobLog:
         return end, maker
 
 
-def _load(path: Path) -> State:
+def load_state(folder: Path) -> State:
+    """Of the job whose folder this is; an empty one where nothing readable is."""
+    path = folder / "state.json"
     try:
         return msgspec.json.decode(path.read_bytes(), type=State)
     except FileNotFoundError:

@@ -7,21 +7,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 from aegis_proto.logs import StoredLine
 
-from aegis_lognexus.store.blocks import Block, read_index, segment, segment_numbers
+from aegis_lognexus.store.blocks import Block, encode_lines, read_index, segment, segment_numbers
 from aegis_lognexus.store.matching import Question
 
 MAX_LINES = 10_000
-MAX_BYTES = 768 << 10
-"""Bytes of the messages of one answer: it must fit one message of the bus."""
+MAX_BYTES = 200_000
+"""Bytes of the lines of one answer as JSON: the servers take messages of 256 KB, and an answer that is larger reaches nobody."""
+LONGEST = 30_000
+"""Characters of a line in an answer, each at most six bytes: the rest is cut, and it says so. The files have it whole."""
 BUDGET = 5.0
 """Seconds after which an answer is given with what was found, and where to go on."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """`tail` > 0: the last lines that answer; else lines after `cursor` ("segment:offset", "" = the oldest), at most `limit`."""
+    """`tail` > 0: the last lines that answer, before the place `before` ("" = the end); else lines after `cursor` ("" = the oldest), at most `limit`.
+
+    A place is "segment:offset". `max_bytes`: of the lines as they are stored. `longest`: characters of a line; 0 = whole.
+    """
 
     question: Question
     tail: int = 0
@@ -30,15 +36,19 @@ class Asked:
     budget: float = BUDGET
     max_bytes: int = MAX_BYTES
     most: int = MAX_LINES
+    before: str = ""
+    longest: int = 0
 
 
 @dataclass(frozen=True)
 class Page:
-    """`cursor`: behind the last line looked at. `more`: not everything was looked at, or there were more than asked for."""
+    """`cursor`: behind the last line looked at. `more`: not everything was looked at, or there were more than asked for. `start`, of the last lines:
+    everything from there on was looked at."""
 
     lines: tuple[StoredLine, ...]
     cursor: str
     more: bool
+    start: str = ""
 
 
 def ask(folder: Path, asked: Asked) -> Page:
@@ -87,26 +97,41 @@ def _tail(folder: Path, asked: Asked) -> Page:
     found: list[StoredLine] = []
     numbers = segment_numbers(folder)
     cursor = _end(folder, numbers)
-    end = _position(cursor)
+    start = asked.before or cursor
+    end = _position(start)
     size = 0
     for number in reversed(numbers):
+        if number > end[0]:
+            continue
         path = segment(folder, number)
         for block in reversed(_blocks(path)):
-            if time.monotonic() > deadline:
-                return Page(tuple(reversed(found)), cursor, True)
-            if not asked.question.may(block):
+            if number == end[0] and block.offset >= end[1]:
                 continue
-            data = _read(path, block)
-            if number == end[0]:  # what comes while this is read belongs to whoever goes on from the cursor
-                data = data[: max(0, end[1] - block.offset)]
-            for _, _, line in reversed(asked.question.lines(data)):
-                size += len(line.message) + 200
-                if len(found) >= wanted or (size > asked.max_bytes and found):
-                    return Page(tuple(reversed(found)), cursor, size > asked.max_bytes and len(found) < wanted)
-                found.append(line)
-            if len(found) >= wanted:
-                return Page(tuple(reversed(found)), cursor, False)
-    return Page(tuple(reversed(found)), cursor, False)
+            if time.monotonic() > deadline:
+                return Page(tuple(reversed(found)), cursor, True, start)
+            if asked.question.may(block):
+                data = _read(path, block)
+                if number == end[0]:  # what comes while this is read belongs to whoever goes on from the cursor
+                    data = data[: end[1] - block.offset]
+                for offset, length, line in reversed(asked.question.lines(data)):
+                    told, told_length = _fitted(line, length, asked.longest)
+                    size += told_length
+                    if len(found) >= wanted or (size > asked.max_bytes and found):
+                        return Page(tuple(reversed(found)), cursor, len(found) < wanted, start)
+                    found.append(told)
+                    start = f"{number}:{block.offset + offset}"
+                if len(found) >= wanted:
+                    return Page(tuple(reversed(found)), cursor, False, start)
+            start = f"{number}:{block.offset}"
+    return Page(tuple(reversed(found)), cursor, False, start)
+
+
+def _fitted(line: StoredLine, length: int, longest: int) -> tuple[StoredLine, int]:
+    """A line that takes `length` bytes as it is stored, and as it is told: no longer than `longest` characters."""
+    if not longest or (more := len(line.message) - longest) <= 0:
+        return line, length
+    line = msgspec.structs.replace(line, message=f"{line.message[:longest]} [cut: {more} characters more]")
+    return line, len(encode_lines([line]))
 
 
 def _end(folder: Path, numbers: list[int]) -> str:
@@ -144,10 +169,11 @@ def _forward(folder: Path, asked: Asked) -> Page:
         data = _read(path, block)
         skip = max(0, at[1] - block.offset) if number == at[0] else 0
         for offset, length, line in asked.question.lines(data[skip:] if skip else data):
-            size += len(line.message) + 200
+            told, told_length = _fitted(line, length, asked.longest)
+            size += told_length
             if len(found) >= limit or (size > asked.max_bytes and found):
                 return Page(tuple(found), f"{number}:{block.offset + skip + offset}", True)
-            found.append(line)
+            found.append(told)
             at = (number, block.offset + skip + offset + length)
         whole = data.rfind(b"\n") + 1
         at = (number, max(block.offset + whole, at[1] if number == at[0] else 0))

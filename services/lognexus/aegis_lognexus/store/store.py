@@ -19,7 +19,7 @@ from aegis_proto.ids import is_id
 from aegis_proto.logs import LogBatch, StoredLine
 
 from aegis_lognexus.store.blocks import index_of, segment, segment_numbers
-from aegis_lognexus.store.joblog import JobLog, write_atomically
+from aegis_lognexus.store.joblog import JobLog, load_state, write_atomically
 from aegis_lognexus.store.joining import PENDING
 
 log = logging.getLogger(__name__)
@@ -161,7 +161,8 @@ class LogStore:
     def given_up(self, job: str) -> int:
         """Lines of a job that never came: given up by its workers, or gone from the stream."""
         entry = self._jobs.get(job)
-        return entry.progress.dropped + entry.progress.missing if entry is not None else 0
+        progress = entry.progress if entry is not None else load_state(self.folder / "jobs" / job).progress
+        return progress.dropped + progress.missing
 
     def jobs(self) -> list[str]:
         """Jobs with files here."""
