@@ -1,7 +1,8 @@
 """Tell people of a failure where they are: webhook, Slack, Feishu, DingTalk, WeCom, e-mail, ... by addresses of `apprise` (`[notify] urls`).
 
 An ordinary reader of the bus (EVENTS, verdicts of failures of the jobs that this replica keeps). Once per incident: what is to be told is noted on
-disk before it is sent, so a crash costs a message and never doubles one. Owns `<store>/notify.json`. An address may hold a secret: none is logged.
+disk before it is sent, so a crash costs a message and never doubles one; what came while this replica was away is another's, where there is one.
+Owns `<store>/notify.json`. An address may hold a secret: none is logged.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 import msgspec
 from aegis_bus.connection import Bus, Stored
+from aegis_bus.lease import live_replicas
 from aegis_bus.ordered import Gap, OrderedReader
 from aegis_proto import subjects
 from aegis_proto.logs import SERVICE
@@ -72,8 +74,8 @@ def message(verdict: Verdict) -> tuple[str, str]:
 class Notifier:
     """`run` until cancelled. `mine(job)`: this replica keeps the job."""
 
-    def __init__(self, bus: Bus, folder: Path, urls: Sequence[str], mine: Callable[[str], bool], era: Callable[[], str]) -> None:
-        self._bus, self._path, self._mine, self._era = bus, folder / "notify.json", mine, era
+    def __init__(self, bus: Bus, replica: str, folder: Path, urls: Sequence[str], mine: Callable[[str], bool], era: Callable[[], str]) -> None:  # noqa: PLR0917
+        self._bus, self._replica, self._path, self._mine, self._era = bus, replica, folder / "notify.json", mine, era
         self._to = addresses(urls)
 
     async def run(self) -> None:
@@ -92,10 +94,11 @@ class Notifier:
                 reading.close()
 
     async def _begin(self) -> Noted:
-        """Where it was left; at the very first start, what is over is not told."""
+        """Where it was left. What is over is not told at the very first start, nor beside other replicas: they had this one's jobs meanwhile."""
+        others = set(await live_replicas(self._bus, SERVICE)) - {self._replica}
         try:
             noted = msgspec.json.decode(self._path.read_bytes(), type=Noted)
-            if noted.era == self._era():
+            if noted.era == self._era() and not others:
                 return noted
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             noted = Noted()

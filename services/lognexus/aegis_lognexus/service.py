@@ -97,7 +97,7 @@ async def start(service: Service) -> None:
             era=lambda: era.known_era,
         )
         urls = service.config.notify.urls
-        notifier = Notifier(bus, store.folder, urls, shares.mine, lambda: era.era) if urls else None
+        notifier = Notifier(bus, replica.name, store.folder, urls, shares.mine, lambda: era.era) if urls else None
         tasks = [
             service.spawn(era.follow(), "era"),
             service.spawn(intake.run(), "lines"),

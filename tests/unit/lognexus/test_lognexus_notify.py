@@ -15,7 +15,7 @@ from aegis_bus.connection import Bus
 from aegis_lognexus import notify
 from aegis_lognexus.notify import BadAddress, Notifier, addresses, message
 from aegis_proto import messages, subjects
-from aegis_proto.messages import Verdict
+from aegis_proto.messages import LeaseData, Verdict
 from harness.waiting import until
 from prometheus_client import REGISTRY
 
@@ -62,8 +62,8 @@ def verdict(incarnation: int, job: str = JOB) -> Verdict:
     return Verdict(f"{job}-{incarnation}", "lognexus", "gpu_hw", job=job, incarnation=incarnation, **said)  # type: ignore[arg-type]
 
 
-async def tell(bus: Bus, told: Verdict) -> None:
-    await bus.publish(subjects.verdict("lognexus", "job", told.id), messages.encode(told))
+async def tell(bus: Bus, told: Verdict) -> int:
+    return (await bus.publish(subjects.verdict("lognexus", "job", told.id), messages.encode(told))).seq
 
 
 async def test_each_incident_is_told_once_also_over_a_restart_and_a_receiver_that_is_away(
@@ -74,7 +74,7 @@ async def test_each_incident_is_told_once_also_over_a_restart_and_a_receiver_tha
     await tell(bus, verdict(0))  # before anybody listened: over
 
     def make() -> asyncio.Task[None]:
-        return asyncio.create_task(Notifier(bus, tmp_path, [url], lambda job: job == JOB, lambda: "e1").run())
+        return asyncio.create_task(Notifier(bus, "logs-1", tmp_path, [url], lambda job: job == JOB, lambda: "e1").run())
 
     task = make()
     await until((tmp_path / "notify.json").exists, 10)
@@ -95,6 +95,15 @@ async def test_each_incident_is_told_once_also_over_a_restart_and_a_receiver_tha
     assert receiver.got[1]["title"].endswith("incarnation 2")
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+    await bus.publish(subjects.lease("logs-2"), messages.encode(LeaseData("logs-2", "lognexus", host="elsewhere", pid=1)))
+    over = await tell(bus, verdict(3))  # the other replica had the job
+    task = make()
+    await until(lambda: json.loads((tmp_path / "notify.json").read_bytes())["seq"] >= over, 10, "it has begun")
+    await tell(bus, verdict(4))
+    await until(lambda: len(receiver.got) == 3, 20, "the fourth incident")
+    assert receiver.got[2]["title"].endswith("incarnation 4")
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_who_was_told_is_not_told_again_because_another_is_away(
@@ -104,7 +113,7 @@ async def test_who_was_told_is_not_told_again_because_another_is_away(
     with socket.socket() as taken:  # bound and not listening: every connection is refused
         taken.bind(("127.0.0.1", 0))
         urls = [f"json://127.0.0.1:{receiver.server_port}/hook", f"json://127.0.0.1:{taken.getsockname()[1]}/hook"]
-        task = asyncio.create_task(Notifier(bus, tmp_path, urls, lambda job: job == JOB, lambda: "e1").run())
+        task = asyncio.create_task(Notifier(bus, "logs-1", tmp_path, urls, lambda job: job == JOB, lambda: "e1").run())
         await until((tmp_path / "notify.json").exists, 10)
         failed = REGISTRY.get_sample_value("aegis_notifications_total", {"result": "failed"}) or 0
         await tell(bus, verdict(1))
@@ -118,6 +127,20 @@ def test_an_address_that_is_none_is_refused_without_showing_its_secret() -> None
     with pytest.raises(BadAddress) as caught:
         addresses(["json://127.0.0.1/", "nonsense://user:s3cret@host"])
     assert "number 2" in str(caught.value) and "s3cret" not in str(caught.value) and "E130" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ/",
+        "feishu://abcdefghijklmnop0123456789",
+        "dingtalk://abcdefghij0123456789abcdefghij01",
+        "wecombot://abcdefgh-0123-4567-89ab-cdefghijklmn",
+        "mailto://user:pass@example.com",
+    ],
+)
+def test_each_kind_of_address_that_the_documentation_names_is_one(url: str) -> None:
+    assert len(addresses([url])) == 1
 
 
 def test_a_long_sentence_fits_a_message() -> None:
