@@ -4,7 +4,9 @@
     python bench/flight.py --compare [--ranks 64]      # both analyzers, 1+8+8 groups and one group
     python bench/flight.py --scenarios DIR             # each subfolder with dumps and truth.json: torchfrtrace's answer beside ours
 
-Dumps are synthetic (`aegis_lognexus.flight.synthetic`): pickle, no stacks, one culprit. Prints one JSON object per measurement.
+Dumps are synthetic (`aegis_lognexus.flight.synthetic`): pickle, no stacks, one culprit. Prints one JSON object per measurement. The exit code is 1
+where it is not as claimed: the right answer within 60 s and 4 GB (4,096 ranks, 2 cores); >= 15 x as fast as torch's on many groups and >= 5 x on one
+(64 ranks); every scenario exact.
 """
 
 from __future__ import annotations
@@ -33,6 +35,11 @@ print(json.dumps({"culprits": list(r.culprits), "cause": r.cause, "confidence": 
 """
 
 
+MOST_SECONDS, MOST_MB = 60.0, 4096
+LEAST_FASTER = {8: 15.0, 0: 5.0}
+"""By members of a small group (0: one group of all)."""
+
+
 def _peak_mb() -> float:
     """Largest resident size of this process plus that of its largest child, MB (an upper bound for two equal children: counted twice below)."""
     own, child = (resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
@@ -44,7 +51,8 @@ def _cpu() -> float:
     return own.ru_utime + own.ru_stime + child.ru_utime + child.ru_stime
 
 
-def scale(ranks: int, entries: int, side: int, folder: Path | None, repeat: int) -> None:
+def scale(ranks: int, entries: int, side: int, folder: Path | None, repeat: int) -> bool:
+    kept = True
     base = Path(tempfile.mkdtemp(prefix="aegis-fr-", dir=folder))
     culprit = ranks * 3 // 5
     try:
@@ -66,9 +74,11 @@ def scale(ranks: int, entries: int, side: int, folder: Path | None, repeat: int)
             told |= {"written_s": round(wrote, 1), "read_s": round(t1 - t0, 2), "analyze_s": round(t2 - t1, 2), "total_s": round(t2 - t0, 2)}
             told |= {"cpu_s": round(_cpu() - cpu, 1), "peak_mb": round(_peak_mb()), "right": report.culprits == (culprit,), "cause": report.cause}
             print(json.dumps(told), flush=True)
+            kept = kept and report.culprits == (culprit,) and t2 - t0 <= MOST_SECONDS and _peak_mb() <= MOST_MB
             del dumps
     finally:
         shutil.rmtree(base)
+    return kept
 
 
 def _ours(folder: Path) -> tuple[float, float, dict[str, object]]:
@@ -94,8 +104,9 @@ def torch_culprits(text: str) -> list[int]:
     return sorted(found)
 
 
-def compare(ranks: int, entries: int) -> None:
-    for side in (8, 0):
+def compare(ranks: int, entries: int) -> bool:
+    kept = True
+    for side, least in LEAST_FASTER.items():
         base = Path(tempfile.mkdtemp(prefix="aegis-fr-"))
         try:
             culprit = ranks * 3 // 5
@@ -111,8 +122,10 @@ def compare(ranks: int, entries: int) -> None:
             told |= {"torchfrtrace_s": round(theirs_wall, 2), "torchfrtrace_cpu_s": round(theirs_cpu, 2), "faster": round(theirs_wall / wall, 1)}
             told |= {"faster_cpu": round(theirs_cpu / cpu, 1), "culprit": culprit, "ours": answer["culprits"], "torchfrtrace": torch_culprits(text)}
             print(json.dumps(told), flush=True)
+            kept = kept and answer["culprits"] == [culprit] and theirs_wall >= least * wall
         finally:
             shutil.rmtree(base)
+    return kept
 
 
 def exact(truth: dict[str, Any], report: Report, transfers: bool) -> bool:
@@ -124,7 +137,7 @@ def exact(truth: dict[str, Any], report: Report, transfers: bool) -> bool:
     return (list(report.culprits), report.cause) == (truth["culprits"], truth["cause"])
 
 
-def scenarios(folder: Path) -> None:
+def scenarios(folder: Path) -> bool:
     found = []
     for truth_file in sorted(folder.glob("**/truth.json")):
         truth = json.loads(truth_file.read_text())
@@ -145,11 +158,12 @@ def scenarios(folder: Path) -> None:
                 told[kept.removesuffix(".txt")] = torch_culprits(told_file.read_text(errors="replace"))
         print(json.dumps(told), flush=True)
     print(json.dumps({"scenarios": len(found), "exact": sum(found)}), flush=True)
+    return bool(found) and all(found)
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, default=512)
+    parser.add_argument("--ranks", type=int, help="default: 512, with --compare 64")
     parser.add_argument("--entries", type=int, default=2000)
     parser.add_argument("--side", type=int, default=8)
     parser.add_argument("--repeat", type=int, default=1)
@@ -158,12 +172,11 @@ def main() -> None:
     parser.add_argument("--scenarios", type=Path)
     args = parser.parse_args()
     if args.scenarios:
-        scenarios(args.scenarios)
-    elif args.compare:
-        compare(args.ranks, args.entries)
-    else:
-        scale(args.ranks, args.entries, args.side, args.folder, args.repeat)
+        return 0 if scenarios(args.scenarios) else 1
+    if args.compare:
+        return 0 if compare(args.ranks or 64, args.entries) else 1
+    return 0 if scale(args.ranks or 512, args.entries, args.side, args.folder, args.repeat) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -15,6 +15,8 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+DATA = Path(os.environ.get("AEGIS_SHARED_DATA") or HERE.parents[1] / "shared/data") / "fr"
+"""Genuine flight records with their truth, where they are at hand."""
 BENCHES: dict[str, tuple[str, ...]] = {
     "machine_step": (),
     "fabric_model": (),
@@ -35,12 +37,15 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "lemon_scale": (),
     "classify": (),
     "log_store": ("--seconds", "20"),
-    "log_road": ("--seconds", "20", "--kill"),
+    "log_road": (),
+    "log_road:kill": ("--seconds", "20", "--kill"),
     "flight": ("--compare",),
+    "flight:large": ("--ranks", "4096", "--side", "64"),
+    **({"flight:genuine": ("--scenarios", str(DATA))} if DATA.is_dir() else {}),
     "recording": (),
     "ettr_whole": (),
 }
-"""Script -> arguments; roughly by how long they take."""
+"""Script (before the colon) -> arguments; roughly by how long they take."""
 
 
 def main() -> int:
@@ -53,7 +58,7 @@ def main() -> int:
     for name in wanted:
         print(f"== {name} (load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores)", flush=True)
         began = time.monotonic()
-        code = subprocess.run([sys.executable, str(HERE / f"{name}.py"), *BENCHES[name]], check=False).returncode
+        code = subprocess.run([sys.executable, str(HERE / f"{name.partition(':')[0]}.py"), *BENCHES[name]], check=False).returncode
         print(f"== {name}: {'ok' if code == 0 else f'exit {code}'} in {time.monotonic() - began:.0f} s\n", flush=True)
         if code:
             failed.append(name)
