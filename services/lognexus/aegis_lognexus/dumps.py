@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -33,6 +34,8 @@ AT_ONCE = 64
 """Records that are unpacked at a time."""
 MAX_ENTRIES = 20_000_000
 """Operations in the records of a job, about."""
+PATIENCE = 180.0
+"""Seconds after which what is not read of a job's records is left out: a tenant may make each slow to read."""
 
 
 async def flight_report(bus: Bus, job: str, incarnation: int) -> Report | None:
@@ -101,7 +104,7 @@ def last_whole(records: Iterable[list[BlobPiece]]) -> bytes:
 def read(records: Records) -> Report:
     """Blocking. A few records at a time are unpacked: a small blob may hold much, and a tenant may send many."""
     dumps: dict[int, Dump] = {}
-    ranks = sorted(records)
+    ranks, until = sorted(records), time.monotonic() + PATIENCE
     for at in range(0, len(ranks), AT_ONCE):
         some = ranks[at : at + AT_ONCE]
         if sum(map(len, dumps.values())) > MAX_ENTRIES:
@@ -110,5 +113,5 @@ def read(records: Records) -> Report:
         with tempfile.TemporaryDirectory(prefix="aegis-flight-") as folder:
             for rank in some:
                 (Path(folder) / f"rank_{rank}").write_bytes(last_whole(records[rank]))
-            dumps |= read_folder(Path(folder))
+            dumps |= read_folder(Path(folder), seconds=until - time.monotonic())
     return analyze(dumps)

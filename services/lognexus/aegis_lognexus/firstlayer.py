@@ -6,6 +6,7 @@ snapshot's pieces has the least delay in it. An agent runs in the pod: what it t
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -28,7 +29,7 @@ MOST = 256
 
 async def snapshots(bus: Bus, job: str, nodes: Sequence[str] = ()) -> tuple[NodeSnapshot, ...]:
     """All that the stream has of a job, oldest first. `nodes[i]`: where worker i is, when the platform's word is at hand. BusError."""
-    return put_together(await collect(bus, job), nodes) if await any_blobs(bus, job) else ()
+    return await asyncio.to_thread(put_together, await collect(bus, job), nodes) if await any_blobs(bus, job) else ()
 
 
 def put_together(found: Iterable[tuple[str, BlobPiece, int]], nodes: Sequence[str] = ()) -> tuple[NodeSnapshot, ...]:

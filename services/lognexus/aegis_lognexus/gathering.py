@@ -64,8 +64,8 @@ async def gathered(bus: Bus, jobs: Path, event: JobEvent, at: int, *, behind: bo
     blobs = await collect(bus, event.job) if await any_blobs(bus, event.job) else []
     nodes = there.nodes if there is not None else ()
     failure = gather(event, await events_of(bus, event.job), there, lines, behind=behind, flight=await report_of(blobs, event.incarnation))
-    looked = looks.put_together(blobs, event.incarnation)
-    seen = firstlayer.node_events(firstlayer.put_together(blobs, nodes), event.incarnation)
+    looked = await asyncio.to_thread(looks.put_together, blobs, event.incarnation)
+    seen = firstlayer.node_events(await asyncio.to_thread(firstlayer.put_together, blobs, nodes), event.incarnation)
     noticed = await anomalies(bus, tuple(dict.fromkeys(worker.node for worker in failure.workers if worker.node)), at - BEFORE)
     links = await bad_links(bus, event.job) or ()
     return replace(failure, links=links, events=(*noticed, *seen), stacks=looked.stacks, ras=looked.ras, hang=hang), there

@@ -6,6 +6,7 @@ Only the replica that keeps the job's lines judges. The verdict of an incarnatio
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -138,7 +139,8 @@ class Judging:
         failure, there = await gathered(self._bus, self._jobs, event, due.time_ms, behind=behind, hang=due.hang)
         if due.hang and (there is None or there.head.incarnation != event.incarnation or not there.head.tally.hung):
             return  # it goes on, or has been counted: that has a verdict of its own
-        verdict = await self._with_history(decide(failure).message(int(time.time() * 1000)), there)
+        finding = await asyncio.to_thread(decide, failure)
+        verdict = await self._with_history(finding.message(int(time.time() * 1000)), there)
         if there is not None and not there.head.phase.terminal:
             await self._tell_master(verdict, there)
         subject = subjects.verdict(SERVICE, "job", verdict.id)

@@ -19,6 +19,8 @@ from aegis_lognexus.evidence import Failure, Reading
 
 MOST_BYTES = 32 << 20
 """Bytes of one blob, unpacked."""
+MOST_OF_ALL = 128 << 20
+"""Bytes of all of them: RAS tells of the whole job in each."""
 FEW = 8
 STUCK, SLOW = "the same in the second look: stuck", "it moved between the looks: slow rather than stuck"
 
@@ -39,8 +41,12 @@ def put_together(found: Iterable[tuple[str, BlobPiece, int]], incarnation: int) 
             blobs[subject].append(piece)
     stacks: dict[str, Stacks] = {}
     ras: dict[str, RasLooks] = {}
+    room = MOST_OF_ALL
     for subject, parts in blobs.items():
-        data = unpacked(whole(parts), parts[0].name, MOST_BYTES)
+        data = unpacked(whole(parts), parts[0].name, min(MOST_BYTES, room))
+        room -= len(data or b"")
+        if room < 0:
+            break
         pod = token(subject, 4)
         try:
             if data is not None and parts[0].kind == "stacks":

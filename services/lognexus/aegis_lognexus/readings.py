@@ -42,7 +42,7 @@ FLIGHT_CAUSES: dict[str, Cause] = {
     "order_deadlock": "user_code",
     "host_hang_gil": "software",
 }
-"""What a flight record proves about the why; the others (not_joined, rank_died, stuck_inside) only name who."""
+"""What a flight record proves about the why; the others (not_joined, rank_died, gpu_hang, stuck_inside) only name who."""
 ENDS = {"signal": 0.5, "killed": 0.5, "error": 0.35}
 """How a process ends that no peer took along (`phases.LostReason`), and how sure it is that the failure began with it."""
 SUSPECTED = 0.3

@@ -6,6 +6,7 @@ import dataclasses
 import random
 from pathlib import Path
 
+import flight_jobs
 import pytest
 from aegis_lognexus.flight import analyze, broken, explain, from_mapping, read_folder, synthetic
 from aegis_lognexus.flight.dump import TRUNCATED, Dump
@@ -184,6 +185,17 @@ def test_a_device_that_completes_nothing_more_in_several_groups_is_named() -> No
         calls[r] = mine[:3] + [c | {"done": False} for c in mine[3:]] if r == 2 else mine
     report = analyze(job(calls, GROUPS, "nccl"))
     assert (report.culprits, report.cause) == ((2,), "gpu_error")
+
+
+@pytest.mark.parametrize("late", [0, 3])
+def test_a_device_that_does_not_reach_what_the_others_run_is_named_but_not_surely(late: int) -> None:
+    dumps = {}
+    for r in range(4):
+        told = flight_jobs.raw(r, [*STEPS, _open()], {"0": [0, 1, 2, 3]}, "nccl")
+        told["entries"][-1]["state"] = "scheduled" if r == late else "started"
+        dumps[r] = from_mapping(r, told)
+    report = analyze(dumps)
+    assert (report.verdict, report.culprits, report.cause, report.confidence) == ("hang", (late,), "gpu_hang", "medium")
 
 
 def test_a_lag_of_one_group_accuses_nobody() -> None:

@@ -123,6 +123,20 @@ def test_a_memory_bomb_ends_only_its_own_reading(tmp_path: Path, monkeypatch: py
     assert dumps[1].state == OK
 
 
+def test_a_set_that_holds_too_much_or_takes_too_long_is_read_as_far_as_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synthetic.write(synthetic.Job(world=4, side=0, entries=50), tmp_path)
+    assert [dump.state for dump in read_folder(tmp_path, seconds=0).values()] == [REFUSED] * 4
+    monkeypatch.setattr(reading, "MAX_ENTRIES", 60)
+    dumps = read_folder(tmp_path)
+    assert [dump.state for dump in dumps.values()] == [OK, OK, REFUSED, REFUSED] and "too many operations" in dumps[3].note
+
+
+def test_an_entry_that_is_repeated_without_end_takes_no_memory_of_the_readers_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "fr_0").write_bytes(pickle.dumps({"entries": [{}] * 20_000, "version": "2.10"}))
+    monkeypatch.setattr(reading, "MAX_ANSWER", 100_000)
+    assert read_folder(tmp_path)[0].state == REFUSED
+
+
 def test_a_file_over_the_limit_is_refused_unread(tmp_path: Path) -> None:
     with open(tmp_path / "fr_0", "wb") as f:
         f.truncate(decode.MAX_FILE_BYTES + 1)

@@ -58,13 +58,15 @@ def test_records_are_unpacked_a_few_at_a_time_and_no_more_is_read_of_a_job_than_
     monkeypatch.setattr(dumps_module, "AT_ONCE", 3)
     together: list[int] = []
     reading = dumps_module.read_folder
-    monkeypatch.setattr(dumps_module, "read_folder", lambda folder: together.append(len([*folder.iterdir()])) or reading(folder))
+    monkeypatch.setattr(dumps_module, "read_folder", lambda folder, **more: together.append(len([*folder.iterdir()])) or reading(folder, **more))
     (tmp_path / "fr").mkdir()
     found = [(str(rank), piece) for rank, data in records(tmp_path / "fr", culprit=5).items() for piece in made(data, rank)]
     assert read(by_rank(found, 1)).culprits == (5,)
     assert together == [3, 3, 2]
     monkeypatch.setattr(dumps_module, "MAX_ENTRIES", 1000)
     assert any("rank 7 is refused" in text for text in read(by_rank(found, 1)).missing)
+    monkeypatch.setattr(dumps_module, "PATIENCE", 0.0)
+    assert sum("not read in time" in text for text in read(by_rank(found, 1)).missing) == 8
 
 
 async def test_what_the_workers_sent_names_the_culprit_and_a_hostile_record_is_refused(bus: Bus, tmp_path: Path) -> None:

@@ -19,8 +19,9 @@ from aegis_proto.api import RequestRefused, read_reply
 from aegis_proto.blobs import pieces
 from aegis_proto.logs import LogsQuery, VerdictsAnswer, VerdictsQuery
 from aegis_proto.looks import RankStack, Stacks
-from aegis_proto.messages import JobEvent, NodeSpec, Verdict
+from aegis_proto.messages import Fact, JobEvent, NodeSpec, Verdict
 from aegis_proto.metrics import Anomaly
+from aegis_proto.phases import FactKind
 from aegis_proto.state import JobState, Pod, Tally
 from harness.bus import MakeBus
 from harness.service import starting
@@ -190,6 +191,10 @@ async def test_a_failure_is_judged_once_also_when_it_was_missed(bus: Bus, nats_s
     process = await start(nats_server.url)
     verdict = await verdict_of(bus, A, 0)
     assert (verdict.cause, verdict.suspects) == ("storage", ("w1/r1",))
+    stored = await bus.get("REPORTS", subjects.fact(A, "job"))
+    assert stored is not None
+    fact = messages.decode(Fact, stored.data)
+    assert (fact.kind, fact.uid, fact.message, fact.settings["cause"]) == (FactKind.VERDICT, "uid-alpha", verdict.sentence, "storage")
     cursor = process.store / "cursor.json"
     await until(lambda: cursor.exists() and '"events":' in cursor.read_text() and '"events":0' not in cursor.read_text(), 10)
     await process.kill9()

@@ -25,6 +25,8 @@ from aegis_lognexus.flight.dump import EMPTY, OK, REFUSED, TRUNCATED, UNREADABLE
 
 FILE_DEADLINE = 90.0  # s of wall time for one file
 MAX_FILES = 65_536
+MAX_ENTRIES = 32_000_000  # of all files together; about 1.5 GB
+MAX_ANSWER = decode.MAX_FILE_BYTES * 4  # bytes; a pickle may repeat one entry for two bytes
 MAX_RANK = 1_000_000
 _SKIP = frozenset({".txt", ".log", ".html", ".md", ".py", ".sh", ".csv", ".yaml", ".yml", ".tmp", ".out", ".err"})
 _ENDINGS = re.compile(r"(\.(json|pkl|pickle|p|bin|dump|fr|trace|dat|pt))+$", re.IGNORECASE)
@@ -70,8 +72,9 @@ def _place(files: list[tuple[str, list[int]]]) -> int:
     return next(iter([*likely, *apart]), width - 1)
 
 
-def read_folder(folder: Path, workers: int | None = None) -> dict[int, Dump]:
-    """All dumps of a folder. A rank whose every file is broken is in the result with its state; a rank without a file is not.
+def read_folder(folder: Path, workers: int | None = None, seconds: float = float("inf")) -> dict[int, Dump]:
+    """All dumps of a folder. A rank whose every file is broken is in the result with its state; a rank without a file is not. What is not read within
+    `seconds`, or lies behind `MAX_ENTRIES`, counts as refused.
 
     Raises FileNotFoundError, NotADirectoryError, and ValueError for a folder of more than `MAX_FILES` dumps.
     """
@@ -88,8 +91,10 @@ def read_folder(folder: Path, workers: int | None = None) -> dict[int, Dump]:
     todo = sorted(files, reverse=True)
     lock = threading.Lock()
     stop: list[BaseException] = []
+    room, deadline = MAX_ENTRIES, time.monotonic() + seconds
 
     def work() -> None:
+        nonlocal room
         child = _Child()
         try:
             while not stop:
@@ -103,8 +108,12 @@ def read_folder(folder: Path, workers: int | None = None) -> dict[int, Dump]:
                         dump = broken(rank, REFUSED, f"larger than {decode.MAX_FILE_BYTES >> 20} MB")
                     elif not sizes[name]:
                         dump = broken(rank, TRUNCATED, "the file is empty")
+                    elif room <= 0 or time.monotonic() > deadline:
+                        dump = broken(rank, REFUSED, "not read in time" if room > 0 else "the set holds too many operations")
                     else:
                         dump = child.read(rank, str(folder / name), interned)
+                        with lock:
+                            room -= len(dump)
                     if best is None or _ORDER[dump.state] < _ORDER[best.state]:
                         best = dump
                     if best.state == OK:
@@ -180,7 +189,7 @@ class _Child:
 
 
 def _exactly(pipe: IO[bytes], size: int, deadline: float) -> bytes:
-    if size > decode.MAX_FILE_BYTES * 16:
+    if size > MAX_ANSWER:
         raise ValueError("an answer larger than any dump can give")
     parts: list[bytes] = []
     fd = pipe.fileno()

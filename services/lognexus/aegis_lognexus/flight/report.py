@@ -11,6 +11,7 @@ cause: none            nothing is unfinished, nobody is late
        op_mismatch, dtype_mismatch, size_mismatch, skipped_op, extra_op   the culprits call something else than the majority
        p2p_no_recv, p2p_no_send   only sends (receives) wait for the culprits
        order_deadlock  ranks wait for each other in a circle
+       gpu_hang        most members run an operation that the culprits have only scheduled: their devices do not reach it
        stuck_inside    all members are in the operation and none comes out: device, network, or simply still running; a second sample tells
        no_evidence     nothing in the dumps bears on the question
 """

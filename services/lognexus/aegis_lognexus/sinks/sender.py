@@ -65,20 +65,21 @@ class Sender:
 
     async def sweep(self) -> bool:
         """One batch of each job that has lines; False when none had."""
-        jobs = await asyncio.to_thread(self._jobs)
-        for gone in set(self._positions) - set(jobs):
+        behind = await asyncio.to_thread(self._look)
+        for gone in set(self._positions) - set(behind):
             del self._positions[gone]
+        metrics.SINK_BEHIND.labels(self._to.name).set(sum(behind.values()))
         worked = False
-        behind = 0
-        for job in jobs:
-            worked = await self._batch(job) or worked
-            behind += self._behind(job)
-        metrics.SINK_BEHIND.labels(self._to.name).set(behind)
+        for job, size in behind.items():
+            if size or job not in self._positions:
+                worked = await self._batch(job) or worked
         return worked
 
-    def _jobs(self) -> list[str]:
+    def _look(self) -> dict[str, int]:
+        """Job -> bytes of it that are not sent."""
         folder = self._store / "jobs"
-        return sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
+        jobs = sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
+        return {job: self._behind(job) for job in jobs}
 
     def _behind(self, job: str) -> int:
         """Bytes of a job that are not sent."""
@@ -96,8 +97,6 @@ class Sender:
     async def _batch(self, job: str) -> bool:
         at = self._positions.get(job, "")
         folder = self._store / "jobs" / job
-        if at and not self._behind(job):
-            return False
         if at and int(at.partition(":")[0]) < min(segment_numbers(folder), default=0):
             metrics.SINK_REFUSED.labels(self._to.name, "retention").inc()
             log.warning("sink %s: lines of %s went by retention before they were sent; it goes on with what is left", self._to, job)
