@@ -40,9 +40,10 @@ def test_genuine_dumps_give_the_true_culprits_and_cause(folder: Path) -> None:
 def test_genuine_dumps_less_one_never_accuse_an_innocent_with_certainty(folder: Path) -> None:
     truth = json.loads((folder / "truth.json").read_text())
     dumps = read_folder(folder)
+    sure = ("high",) if truth["cause"].startswith("p2p_") else ("high", "medium")  # what no dump records leaves doubt that the dumps cannot know of
     for lost in dumps:
         report = analyze({r: d for r, d in dumps.items() if r != lost})
-        assert report.confidence != "high" or set(report.culprits) <= set(truth["culprits"])
+        assert report.confidence not in sure or set(report.culprits) <= set(truth["culprits"])
 
 
 def raws(folder: Path, json_form: bool = False) -> dict[int, dict[str, Any]]:
