@@ -11,6 +11,7 @@ import asyncio
 import logging
 import re
 import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,8 @@ LOOK = 0.25
 WAIT = 60.0
 """Seconds for which files of ranks that were asked are waited for: slow storage writes late (LlamaFactory 8261)."""
 ENDED_WAIT = 2.0
+SLACK = 5_000_000_000
+"""Nanoseconds by which the clock of a file system may be behind ours."""
 KEPT = 2
 """Folders of earlier runs that are kept."""
 MOST_BYTES = 64 << 20
@@ -85,14 +88,18 @@ class Flight(Companion):
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self._sent: dict[Path, tuple[int, int]] = {}
+        self._since = 0
+        """mtime of what may be of this run: a place that the user names is that of all runs."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended: set[asyncio.Task[None]] = set()
         """Those of them that look at what a run has left."""
 
     def run_started(self, run: Run) -> None:
-        self._sent.clear()
+        self._since = time.time_ns() - SLACK
         if self.worker.exec.state_dir is not None:
-            forget(self.worker.exec.state_dir / FLIGHT_DIR, run.plan.incarnation)
+            own = self.worker.exec.state_dir / FLIGHT_DIR
+            self._sent = {path: seen for path, seen in self._sent.items() if own not in path.parents}
+            forget(own, run.plan.incarnation)
 
     async def close(self) -> None:
         await asyncio.gather(*self._ended, return_exceptions=True)
@@ -123,7 +130,7 @@ class Flight(Companion):
             await asyncio.sleep(LOOK)
             now = await asyncio.to_thread(look, prefix)
             for path, found in now.items():
-                if before.get(path) == found and self._sent.get(path) != (found.size, found.mtime):
+                if before.get(path) == found and found.mtime >= self._since and self._sent.get(path) != (found.size, found.mtime):
                     self._sent[path] = (found.size, found.mtime)
                     await self._send(run, found)
             if quiet and now == before:

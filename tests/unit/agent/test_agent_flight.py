@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 import zlib
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from aegis_agent import blobs, flight
 from aegis_agent.env import RunPlan, nested_environment, rank_environment
 from aegis_agent.nested import detect
 from aegis_bus.natsserver import NatsServer
-from aegis_lognexus.dumps import flight_report
+from aegis_lognexus.dumps import collect, flight_report
 from aegis_lognexus.flight import Report
 from aegis_proto.phases import OrderPhase
 from aegis_proto.streams import stream_configs
@@ -58,6 +59,24 @@ def test_a_record_has_a_rank_in_the_end_of_its_name_and_a_pipe_is_none(tmp_path:
     assert blobs.packed(small) == (small, "")
     body, end = blobs.packed(large)
     assert end == ".zlib" and len(body) < len(large) and zlib.decompress(body) == large
+
+
+async def test_what_an_earlier_run_left_where_the_user_wants_records_is_no_word_about_this_one(
+    server: NatsServer, master: ScriptedMaster, agents: list[Agent], tmp_path: Path
+) -> None:
+    blobs_of = next(config for config in stream_configs() if config["name"] == "BLOBS")
+    await master.bus.js_api("STREAM.CREATE.BLOBS", blobs_of)
+    (tmp_path / "fr").mkdir()
+    (tmp_path / "fr/x_7").write_bytes(b"of an earlier run")
+    os.utime(tmp_path / "fr/x_7", (time.time() - 60, time.time() - 60))
+    task = task_of(server, "sh", "-c", 'printf new > "${TORCH_FR_DUMP_TEMP_FILE}3"; exit 3')
+    agents.append(agent := Agent(tmp_path, task, {"TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/fr/x_"}))
+    await master.report("pending")
+    await master.order(OrderPhase.COMMAND)
+    await master.report("error")
+    await master.order(OrderPhase.QUIT, exitCode=1)
+    assert await agent.exit_code() == 1
+    assert {piece.rank for _, piece, _ in await collect(master.bus, JOB) if piece.kind == "flight"} == {3}
 
 
 @pytest.mark.torch
