@@ -47,8 +47,8 @@ judged by both. Alike decides in small fleets; wide finds a lemon that is mild b
 failures are never better, whatever the exposure (docs/decisions/0014)."""
 RAISED = 1.5
 """Times by which the odds of a lemon are raised in the wide view: the fitted share counts only those that show."""
-UNSEEN = 0.25
-"""Failures of healthy nodes that the fleet is taken to have had besides: a young fleet in which none failed yet is not one that never fails."""
+UNSEEN = 0.5
+"""Failures that the healthy nodes of a fleet are taken to have had at least: a young fleet in which none failed yet is not one that never fails."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def _step(count: Floats, exposure: Floats, mixture: Mixture) -> Mixture:
     posterior = lemon_posterior(count, exposure, mixture.healthy, mixture.lemon, mixture.share, shape=mixture.shape)
     share = min(0.05, max(0.002, float(posterior.mean())))
     lemon = max(float((posterior * count).sum()) / max(1e-9, float((posterior * exposure).sum())), 4 * mixture.healthy)
-    healthy = (float(((1 - posterior) * count).sum()) + UNSEEN) / max(1e-9, float(((1 - posterior) * exposure).sum()))
+    healthy = max(UNSEEN, float(((1 - posterior) * count).sum())) / max(1e-9, float(((1 - posterior) * exposure).sum()))
     return Mixture(posterior, healthy, lemon, share, mixture.shape)
 
 
