@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from aegis_lognexus.flight import Report, analyze, read_folder, synthetic
@@ -36,6 +37,7 @@ print(json.dumps({"culprits": list(r.culprits), "cause": r.cause, "confidence": 
 
 
 MOST_SECONDS, MOST_MB = 60.0, 4096
+ROUNDS = 5
 LEAST_FASTER = {8: 15.0, 0: 5.0}
 """By members of a small group (0: one group of all)."""
 
@@ -105,16 +107,19 @@ def torch_culprits(text: str) -> list[int]:
 
 
 def compare(ranks: int, entries: int) -> bool:
+    """Medians of `ROUNDS` interleaved runs of both on the same files, the start of each process included."""
     kept = True
     for side, least in LEAST_FASTER.items():
         base = Path(tempfile.mkdtemp(prefix="aegis-fr-"))
         try:
             culprit = ranks * 3 // 5
             synthetic.write(synthetic.Job(world=ranks, side=side, entries=entries, culprit=culprit), base)
-            wall, cpu, answer = _ours(base)
-            theirs_wall, theirs_cpu, text = _torch(base, "nccl_trace_rank_")
+            rounds = [(_ours(base), _torch(base, "nccl_trace_rank_")) for _ in range(ROUNDS)]
+            answer, text = rounds[-1][0][2], rounds[-1][1][2]
+            wall, cpu, theirs_wall, theirs_cpu = (median(r[who][of] for r in rounds) for who in (0, 1) for of in (0, 1))
             told: dict[str, object] = {
                 "ranks": ranks,
+                "rounds": ROUNDS,
                 "groups": f"1+{ranks // side}+{ranks // side}" if side else "1",
                 "ours_s": round(wall, 2),
                 "ours_cpu_s": round(cpu, 2),
@@ -122,7 +127,7 @@ def compare(ranks: int, entries: int) -> bool:
             told |= {"torchfrtrace_s": round(theirs_wall, 2), "torchfrtrace_cpu_s": round(theirs_cpu, 2), "faster": round(theirs_wall / wall, 1)}
             told |= {"faster_cpu": round(theirs_cpu / cpu, 1), "culprit": culprit, "ours": answer["culprits"], "torchfrtrace": torch_culprits(text)}
             print(json.dumps(told), flush=True)
-            kept = kept and answer["culprits"] == [culprit] and theirs_wall >= least * wall
+            kept = kept and all(ours[2]["culprits"] == [culprit] for ours, _ in rounds) and theirs_wall >= least * wall
         finally:
             shutil.rmtree(base)
     return kept
