@@ -151,7 +151,7 @@ class JobStore:
             raise errors.Unreachable(f"job {job}: the head could not be read over the new connection: {error}") from error
         if found is None or found.marker or found.seq != old.seq or found.data != old.data:
             raise errors.WrongLastSequence(f"job {job}: over the new connection the head is not the one of {old.seq}", 10071)
-        if era is not None and not era.marker and messages.decode(messages.Era, era.data).era != old.state.head.era:
+        if era is not None and not era.marker and _era_in(era) != old.state.head.era:
             raise errors.WrongLastSequence(f"job {job}: over the new connection the store is of another era than {old.state.head.era}", 10071)
         return over
 
@@ -168,8 +168,8 @@ class JobStore:
             else:
                 seq = (await self._bus.publish(subject, data, expect=expect, over=over)).seq
         except (errors.UnknownResult, errors.WrongLastSequence) as error:
-            over = self._bus.generation
             seq = await self._settle(job, data, expect, error)
+            over = -1  # of the era nothing was asked: a copy that holds this commit is compared before the next one
         metrics.COMMITS.labels("batch" if extra else "head").observe(time.perf_counter() - started)
         crashpoint("bus.after-commit")
         deadline = state.head.deadline
@@ -235,6 +235,14 @@ def decode_head(job: str, data: bytes) -> Head:
             "Upgrade this replica; until then it leaves the job alone"
         )
     raise errors.Unreadable(f"job {job}: {bad}")
+
+
+def _era_in(item: Stored) -> str | None:
+    """None, which is nobody's era, when a newer version wrote it (the master says so)."""
+    try:
+        return messages.decode(messages.Era, item.data).era
+    except messages.BadMessage:
+        return None
 
 
 def _decode(job: str, kind: type[S], data: bytes) -> S:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from aegis_bus.identity import Identity
 from aegis_bus.natsserver import NatsServer
 from aegis_proto.streams import stream_configs
 
+from harness.waiting import until
+
 MakeBus = Callable[..., Awaitable[Bus]]
 
 
@@ -24,6 +28,22 @@ async def create_streams(bus: Bus, only: set[str] | None = None, **changes: dict
     for config in stream_configs():
         if only is None or config["name"] in only:
             await bus.js_api(f"STREAM.CREATE.{config['name']}", {**config, **changes.get(config["name"], {})})
+
+
+async def replaced_by(nats_server: NatsServer, bus: Bus, copy: Path | None) -> Path:
+    """Stop the server, keep a copy of its store, or put one in its place; start it again and wait for the connection."""
+    before = bus.generation
+    await asyncio.to_thread(nats_server.stop)
+    js = nats_server.state_dir / "js"
+    if copy is None:
+        copy = nats_server.state_dir / "copy"
+        shutil.copytree(js, copy)
+    else:
+        shutil.rmtree(js)
+        shutil.copytree(copy, js)
+    await asyncio.to_thread(nats_server.start)
+    await until(lambda: bus.generation > before and bus.connected)
+    return copy
 
 
 @pytest.fixture

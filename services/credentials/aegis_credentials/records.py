@@ -1,4 +1,8 @@
-"""The CAS records on the bus: read, change by a pure function, store, and settle what is unknown by reading."""
+"""The CAS records on the bus: read, change by a pure function, store, and settle what is unknown by reading.
+
+A sequence says which record only within one store, and no connection lives through the change of a store for a copy (`aegis_bus.jobstore`): what is
+remembered is of one connection, and a write goes only over the one over which its record was read.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections.abc import Callable
 
 import structlog
 from aegis_bus.connection import Bus
-from aegis_bus.errors import BusError, UnknownResult, WrongLastSequence
+from aegis_bus.errors import BusError, UnknownResult, Unreachable, WrongLastSequence
 from aegis_proto import messages, subjects
 from aegis_proto.credapi import Issued
 
@@ -35,6 +39,7 @@ class Records:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._seen: dict[str, tuple[CredRecord, int]] = {}  # at most REMEMBERED
+        self._of = bus.generation  # the connection over which they were read or written
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def read(self, subject: str) -> CredRecord:
@@ -44,10 +49,11 @@ class Records:
     async def read_job(self, job: str) -> dict[int, CredRecord]:
         """All records of a job, by shard."""
         found: dict[int, CredRecord] = {}
+        over = self._present()
         for stored in await self._bus.get_many(STREAM, [f"aegis.cred.{job}.*"]):
             if not stored.marker:
                 record = messages.decode(CredRecord, stored.data)
-                self._remember(stored.subject, (record, stored.seq))
+                self._remember(stored.subject, (record, stored.seq), over)
                 found[int(subjects.token(stored.subject, 3))] = record
         return found
 
@@ -68,6 +74,7 @@ class Records:
         return found
 
     async def _load(self, subject: str) -> tuple[CredRecord, int]:
+        over = self._present()
         stored = await self._bus.get(STREAM, subject, leader=True)
         if stored is None:
             loaded = (CredRecord(), 0)
@@ -75,10 +82,19 @@ class Records:
             loaded = (CredRecord(), stored.seq)
         else:
             loaded = (messages.decode(CredRecord, stored.data), stored.seq)
-        self._remember(subject, loaded)
+        self._remember(subject, loaded, over)
         return loaded
 
-    def _remember(self, subject: str, loaded: tuple[CredRecord, int]) -> None:
+    def _present(self) -> int:
+        """The connection of now; what was read over one before is forgotten."""
+        if self._of != self._bus.generation:
+            self._of = self._bus.generation
+            self._seen.clear()
+        return self._of
+
+    def _remember(self, subject: str, loaded: tuple[CredRecord, int], over: int) -> None:
+        if over != self._present():
+            return
         self._seen.pop(subject, None)
         self._seen[subject] = loaded
         if len(self._seen) > REMEMBERED:
@@ -88,6 +104,7 @@ class Records:
         """Store `change(record)`; nothing is written when it returns the same object. Raises what `change` raises, Contended, BusError."""
         async with self._locks.setdefault(subject, asyncio.Lock()):
             for _ in range(TRIES):
+                over = self._present()
                 known = self._seen.get(subject)
                 old, seq = known or await self._load(subject)
                 try:
@@ -101,24 +118,29 @@ class Records:
                         continue  # nothing to write, by what was remembered
                     return old
                 try:
-                    ack = await self._bus.publish(subject, messages.encode(new), expect=seq)
+                    ack = await self._bus.publish(subject, messages.encode(new), expect=seq, over=over)
                 except (WrongLastSequence, UnknownResult):
                     if (await self._load(subject))[0] == new:
                         return new
                     continue
-                self._remember(subject, (new, ack.seq))
+                except Unreachable:
+                    if self._bus.connected and self._bus.generation != over:
+                        continue  # not sent: it was read over the connection before
+                    raise
+                self._remember(subject, (new, ack.seq), over)
                 return new
         raise Contended(f"{subject}: changed by others {TRIES} times in a row")
 
     async def end(self, subject: str) -> None:
         """The last word about an ended job; the record goes by itself after KEEP_ENDED, and everything before it goes now."""
         async with self._locks.setdefault(subject, asyncio.Lock()):
+            over = self._present()
             record, seq = await self._load(subject)
             if record.ended or seq == 0:
                 return
             ended = CredRecord(uid=record.uid, ended=True)
             try:
-                await self._bus.batch([(subject, messages.encode(ended), seq)], ttl=KEEP_ENDED, rollup=True)
+                await self._bus.batch([(subject, messages.encode(ended), seq)], ttl=KEEP_ENDED, rollup=True, over=over)
             except (WrongLastSequence, UnknownResult):
                 pass  # another replica did it, or the next round does
             self._seen.pop(subject, None)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-from pathlib import Path
+from typing import Any
 
 import pytest
 from aegis_bus import errors
-from aegis_bus.connection import Bus
+from aegis_bus.connection import Bus, PubAck
 from aegis_bus.jobstore import JobStore
 from aegis_bus.natsserver import NatsServer
 from aegis_proto import messages, subjects
 from aegis_proto.messages import Era
 from aegis_proto.state import Head, JobSpec, JobState, Owner, Pod, empty_shards
-from harness.bus import MakeBus
+from harness.bus import MakeBus, replaced_by
 from harness.waiting import until
 
 
@@ -26,22 +25,6 @@ def store(bus: Bus) -> JobStore:
 def new_job() -> JobState:
     head = Head("j", "j", "default", "uid-j", 3, 3, owner=Owner("m1", 1))
     return JobState(head, empty_shards(3), JobSpec("j", workers=3, command=("sh", "-c", "x")))
-
-
-async def replaced_by(nats_server: NatsServer, bus: Bus, copy: Path | None) -> Path:
-    """Stop the server, keep a copy of its store, or put one in its place; start it again and wait for the connection."""
-    before = bus.generation
-    await asyncio.to_thread(nats_server.stop)
-    js = nats_server.state_dir / "js"
-    if copy is None:
-        copy = nats_server.state_dir / "copy"
-        shutil.copytree(js, copy)
-    else:
-        shutil.rmtree(js)
-        shutil.copytree(copy, js)
-    await asyncio.to_thread(nats_server.start)
-    await until(lambda: bus.generation > before and bus.connected)
-    return copy
 
 
 async def test_a_commit_for_the_store_before_is_refused_though_a_copy_gave_its_number_out_again(
@@ -77,6 +60,38 @@ async def test_what_was_read_of_the_store_before_is_not_committed_to_one_of_anot
     loaded = await store.load("j")
     assert loaded is not None
     await store.commit(loaded, loaded.state.with_head(era="e2"))
+
+
+async def test_a_commit_that_was_found_in_the_copy_says_nothing_of_its_era(
+    nats_server: NatsServer, bus: Bus, store: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bus.publish(subjects.ERA, messages.encode(Era("e1")))
+    created = await store.create(new_job().with_head(era="e1"))
+    publish = bus.publish
+
+    async def answer_lost(*args: Any, **kwargs: Any) -> PubAck:
+        await publish(*args, **kwargs)
+        await replaced_by(nats_server, bus, await replaced_by(nats_server, bus, None))
+        await publish(subjects.ERA, messages.encode(Era("e2", reason="restored")))
+        raise errors.UnknownResult("the answer was lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bus, "publish", answer_lost)
+        stored = await store.commit(created, created.state.with_head(cursor=5))
+    with pytest.raises(errors.WrongLastSequence, match="of another era than e1"):
+        await store.commit(stored, stored.state.with_head(cursor=6))
+
+
+@pytest.mark.parametrize("written", [b'{"v":99,"era":"e2"}', b"rubbish"])
+async def test_an_era_that_cannot_be_read_is_another_one(nats_server: NatsServer, bus: Bus, store: JobStore, written: bytes) -> None:
+    created = await store.create(new_job().with_head(era="e1"))
+    await bus.publish(subjects.ERA, written)
+    await replaced_by(nats_server, bus, None)
+    with pytest.raises(errors.WrongLastSequence, match="of another era than e1"):
+        await store.commit(created, created.state.with_head(cursor=7))
+    loaded = await store.load("j")
+    assert loaded is not None
+    await store.commit(loaded, loaded.state.with_head(cursor=7))
 
 
 async def test_a_write_for_one_connection_is_not_sent_over_the_next(nats_server: NatsServer, bus: Bus) -> None:
