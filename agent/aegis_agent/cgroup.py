@@ -17,8 +17,8 @@ ABANDONED = 3600.0
 def own_cgroup() -> Path | None:
     """Folder of this process in the v2 tree, or None without one."""
     try:
-        mounts = Path("/proc/self/mounts").read_text()
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        mounts = Path("/proc/self/mounts").read_text(errors="surrogateescape")
+        lines = Path("/proc/self/cgroup").read_text(errors="surrogateescape").splitlines()
     except OSError:
         return None
     mount = next((fields[1] for line in mounts.splitlines() if (fields := line.split())[2] == "cgroup2"), None)

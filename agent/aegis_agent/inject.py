@@ -63,5 +63,5 @@ class Injector:
 
 
 def _field(pid: int, name: str) -> str:
-    with open(f"/proc/{pid}/status") as file:
+    with open(f"/proc/{pid}/status", errors="replace") as file:
         return next((line.split()[1] for line in file if line.startswith(f"{name}:")), "0")

@@ -7,6 +7,7 @@ Exit codes: 0 all passed (warnings are shown), 1 a check failed, 2 usage: an unk
 from __future__ import annotations
 
 import asyncio
+import difflib
 import json
 import os
 import sys
@@ -32,11 +33,15 @@ def main(argv: Sequence[str]) -> int:
         print(listing(as_json))
         return 0
     together = [name for name, _, _ in meeting.RESULTS]
-    names = [*(check.name for check in CHECKS), *together] if words == ["run", "all"] else words[1:]
+    known = [*(row.name for row in CHECKS), *together]
+    names = known if words == ["run", "all"] else [part for word in words[1:] for part in word.split(",") if part]
     chosen = [check for name in names if (check := named(name)) is not None]
-    if words[0] != "run" or not names or any(named(name) is None and name not in together for name in names):
-        known = ", ".join([*(row.name for row in CHECKS), *together])
-        sys.stderr.write(f"usage: aegis-agent check list | run NAME...|all [--json] | prolog | epilog | deep   (known: {known})\n")
+    if words[0] != "run" or not names:
+        sys.stderr.write(f"usage: aegis-agent check list | run NAME...|all [--json] | prolog | epilog | deep   (known: {', '.join(known)})\n")
+        return 2
+    if unknown := [name for name in names if name not in known]:
+        near = difflib.get_close_matches(unknown[0].lower(), known, 1)
+        sys.stderr.write(f"no check {unknown[0]!r}{f'; did you mean {near[0]}?' if near else ''}   (known: {', '.join(known)})\n")
         return 2
     results = asyncio.run(run_all(chosen, [name for name in together if name in names]))
     for result in results:

@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,10 +18,10 @@ from aegis_agent.aside import aside
 
 PYTHON = re.compile(r"python(\d(\.\d+)?)?")
 LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "ft_launcher", "dlrover-run", "composer", "colossalai"})
-TORCH_WORDS = re.compile(
-    r"^\s*(?:from|import)\s+(torch|lightning|pytorch_lightning|accelerate|deepspeed|transformers|megatron|nemo|composer|colossalai)\b", re.M
+TORCH_NAMES = frozenset(
+    {"torch", "lightning", "pytorch_lightning", "accelerate", "deepspeed", "transformers", "megatron", "nemo", "composer", "colossalai"}
 )
-IMPORTS = re.compile(r"^\s*(?:from|import)\s+([A-Za-z_][\w.]*)", re.M)
+IMPORTS = re.compile(r"(?:^|;)[ \t]*(?:from[ \t]+([A-Za-z_][\w.]*)|import[ \t]+([A-Za-z_][^\n#;]*))", re.M)
 MOST_FILES, MOST_BYTES = 64, 1 << 20
 SECONDS = 5.0
 """That reading the scripts may take."""
@@ -67,7 +67,7 @@ def of_command(command: Sequence[str], environ: Mapping[str, str], cwd: str) -> 
             script = Path(cwd, word)
         elif python and words[at - 1] == "-m":
             module = word
-        elif python and words[at - 1] == "-c" and TORCH_WORDS.search(word.replace(";", "\n")):
+        elif python and words[at - 1] == "-c" and names_torch(imported(word)):
             launcher = True
     python = environ.get("AEGIS_CHECKS_PYTHON") or python
     if not python:
@@ -112,6 +112,18 @@ def _shebang(path: str) -> str:
     return words[0] if words and PYTHON.fullmatch(os.path.basename(words[0])) else ""
 
 
+def imported(text: str) -> list[str]:
+    """Modules that the text of a program imports, as they are written there (`import os, torch.nn as nn`: two)."""
+    found = []
+    for start, several in IMPORTS.findall(text):
+        found += [start] if start else [part.split()[0] for part in several.split(",") if part.strip()]
+    return found
+
+
+def names_torch(names: Iterable[str]) -> bool:
+    return any(name.partition(".")[0] in TORCH_NAMES for name in names)
+
+
 def imports_torch(script: Path) -> bool:
     """Whether `script`, or a module beside it that it imports, names torch or what stands on it. Looks at 64 files at most."""
     folder, waiting = script.parent, [script]
@@ -126,9 +138,10 @@ def imports_torch(script: Path) -> bool:
                 text = file.read(MOST_BYTES)
         except OSError:
             continue
-        if TORCH_WORDS.search(text):
+        names = imported(text)
+        if names_torch(names):
             return True
-        for name in IMPORTS.findall(text):
+        for name in names:
             parts = name.split(".")
             beside = [folder.joinpath(*parts[: n + 1]) for n in range(len(parts))]
             waiting += [found for base in beside for found in (base.with_suffix(".py"), base / "__init__.py") if found.is_file()]

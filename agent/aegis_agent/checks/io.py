@@ -45,10 +45,10 @@ def probe(mount: Mount) -> dict[str, Any]:
         }
         if mount.readonly or (mount.own and not os.access(mount.path, os.W_OK)):
             os.listdir(mount.path)
-        elif space.f_flag & os.ST_RDONLY:
+            return {"seconds": time.monotonic() - begun}  # what is only read may be full: an image of a data set always is
+        if space.f_flag & os.ST_RDONLY:
             return {**answer, "code": "fs_readonly", "error": "the file system is read-only"}
-        else:
-            write_and_read(mount.path)
+        write_and_read(mount.path)
         return {**answer, "seconds": time.monotonic() - begun}
     except FileNotFoundError as error:
         return {"code": "mount_missing", "error": error.strerror}
@@ -113,7 +113,7 @@ def judge(answer: Answer, path: str, seen: dict[str, Any], own: bool = False) ->
     """`own`: the working directory, which nobody said anything about: little room there is a warning (check `process` says when it is none)."""
     if "code" in seen:
         answer.finding(seen["code"], "critical", path, seen["error"])
-    if "free" in seen and seen.get("code") != "fs_readonly" and "seconds" in seen:
+    if "free" in seen and "seconds" in seen:
         low, share, inodes = limit("io.free_bytes"), limit("io.free_share"), limit("io.free_inode_share")
         free = f"{seen['free'] >> 20} of {seen['size'] >> 20} MiB free"
         if seen["free"] < low.value:
@@ -122,6 +122,7 @@ def judge(answer: Answer, path: str, seen: dict[str, Any], own: bool = False) ->
             answer.finding("disk_nearly_full", share.severity, path, free)
         if seen["inodes"] and seen["inodes_free"] < inodes.value * seen["inodes"]:
             answer.finding("inodes_full", "warning" if own else inodes.severity, path, f"{seen['inodes_free']} of {seen['inodes']} inodes free")
+    if "seconds" in seen:
         slow = limit("io.slow_seconds")
         if seen["seconds"] > slow.value:
             answer.finding("io_slow", slow.severity, path, f"{seen['seconds']:.1f} s for 1 MiB")
@@ -151,7 +152,7 @@ def sleepers(root: str) -> list[tuple[int, tuple[str, str]]]:
         if not name.isdigit():
             continue
         try:
-            with open(f"{root}/{name}/status") as file:
+            with open(f"{root}/{name}/status", errors="replace") as file:  # a name is any bytes
                 text = file.read()
         except OSError:
             continue

@@ -58,7 +58,7 @@ try:
         name = ctypes.create_string_buffer(256)
         if n.value and lib.cuDeviceGetName(name, 256, 0) == 0:
             out["name"] = name.value.decode("utf-8", "replace")
-    for line in open("/proc/self/maps"):
+    for line in open("/proc/self/maps", errors="replace"):
         found = re.search(r"libcuda\.so\.(\d[\d.]+)$", line)
         if found:
             out["libcuda"] = found[1]

@@ -156,6 +156,7 @@ def test_checks_can_be_listed_and_run() -> None:
     unknown = agent("check", "run", "gpux")
     assert (
         unknown.returncode == 2
+        and "no check 'gpux'; did you mean gpu?" in unknown.stderr
         and "known: process, io, gpu, runtime, rdma, hang, memory, power, contention, environment, allreduce, performance" in unknown.stderr
     )
     assert agent("check", "run", "gpu", "gpux").returncode == 2

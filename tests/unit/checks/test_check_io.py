@@ -130,4 +130,14 @@ def test_a_process_in_uninterruptible_sleep_is_stuck_only_if_it_never_runs(tmp_p
             "13/status": "Name:\tkworker\nState:\tD (disk sleep)\n",
         },
     )
-    assert io.stuck(str(tmp_path), pause=0.0) == {11: "python"}
+    (tmp_path / "14").mkdir()
+    (tmp_path / "14" / "status").write_bytes(status.format(name="?", state="D (disk sleep)").encode().replace(b"?", "训练进程名".encode()[:13]))
+    assert io.stuck(str(tmp_path), pause=0.0) == {11: "python", 14: "训练进程\N{REPLACEMENT CHARACTER}"}, "a name is bytes, cut anywhere"
+
+
+def test_a_mount_that_is_only_read_may_be_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image of a data set has no free block and no free inode."""
+    full = os.statvfs_result((4096, 4096, 1000, 0, 0, 1000, 0, 0, os.ST_RDONLY, 255))
+    monkeypatch.setattr(os, "statvfs", lambda path: full)
+    assert judged(io.probe(Mount(str(tmp_path), readonly=True)))["pass"]
+    assert judged(io.probe(Mount(str(tmp_path))))["code"] == "fs_readonly"

@@ -45,6 +45,8 @@ def place(tmp_path: Path) -> Path:
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "__init__.py").touch()
     (tmp_path / "inner" / "deep.py").write_text("from transformers import AutoModel\n")
+    (tmp_path / "listed.py").write_text("import os, time as t, torch.distributed as dist\n")
+    (tmp_path / "beside.py").write_text("import sys; import os, models\n")
     (tmp_path / "plain.py").write_text("print('no torch: import torch')\n")
     return tmp_path
 
@@ -55,6 +57,10 @@ def place(tmp_path: Path) -> Path:
         ("python direct.py --lr 1", True),
         ("python through.py", True),
         ("python plain.py", False),
+        ("python listed.py", True),
+        ("python beside.py", True),
+        ("python|-c|import os, torch.nn as nn; nn.Linear(1, 1)", True),
+        ("python|-c|import os; import torchless", False),
         ("python -m through", True),
         ("python -u direct.py", True),
         ("torchrun --nnodes 2 plain.py", True),
