@@ -109,25 +109,38 @@ class Saver:
                 no_dist=not self._dist,
             )
             told = threading.Event()
+            failed: list[Exception] = []
 
             def ended(done: Any) -> None:
-                if self._rank == 0 and done.exception() is None:
-                    self._written(step, keys, part)
-                told.set()
+                try:
+                    if self._rank == 0 and done.exception() is None:
+                        self._written(step, keys, part)
+                except Exception as error:  # a full disk: whoever waits must not wait for ever
+                    failed.append(error)
+                finally:
+                    told.set()
 
-            self._going_on = (future, keys, told)
+            self._going_on = (future, keys, changed, told, failed)
             future.add_done_callback(ended)
         elif self._rank == 0:
             self._written(step, keys, "")
         self.stall = time.monotonic() - began
 
     def wait(self) -> None:
-        """Until the save that is going on is complete; its error is raised here."""
-        if self._going_on is not None:
-            (future, keys, told), self._going_on = self._going_on, None
+        """Until the save that is going on is complete; its error is raised here, and what it was to write is written by the next one."""
+        if self._going_on is None:
+            return
+        (future, keys, changed, told, failed), self._going_on = self._going_on, None
+        try:
             future.result()
             told.wait()
-            self._keys = keys
+            if failed:
+                raise failed[0]
+        except BaseException:
+            for key in changed:
+                self._keys.pop(key, None)
+            raise
+        self._keys = keys
 
     def _stepped(self) -> None:
         self.step += 1

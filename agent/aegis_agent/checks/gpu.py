@@ -50,6 +50,9 @@ def judge_board(answer: Answer, board: nvml.Board) -> None:
     answer.draft.item(where, "gpu", index=board.index, name=board.name, uuid=board.uuid)
     if board.lost:
         answer.finding(board.lost[0], cast(Severity, board.lost[1]), where, board.lost[2])
+    # Counts that only rise: what an epilog holds against its prolog (deep/compare.py).
+    counts = {"ecc_uncorrected": board.uncorrected, "rows_remapped": board.remapped and board.remapped[1], "retired_pages": board.retired}
+    answer.values.update({f"{name} {board.index}": float(count) for name, count in counts.items() if count is not None})
     for what in board.unread:
         answer.unread(f"{where} {what}")
     if board.hidden:

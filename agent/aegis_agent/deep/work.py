@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def device_compute(torch: Any, device: Any, seconds: float) -> dict[str, float]:
     left = torch.randn(side, side, generator=generator).to(device, kind)
     right = torch.randn(side, side, generator=generator).to(device, kind)
     first = left @ right
-    wait = getattr(torch, device.type).synchronize if device.type != "cpu" else lambda: None
+    wait = finished(torch, device)
     wait()
     began, rounds = time.perf_counter(), 0
     while rounds == 0 or time.perf_counter() < began + seconds:
@@ -146,7 +147,7 @@ def device_copy(torch: Any, device: Any, seconds: float, others: list[Any]) -> d
     """GB/s to the device, from it, and to each other device; every copy is looked at."""
     size = CHUNK
     host = torch.randint(-128, 127, (size,), dtype=torch.int8).pin_memory()
-    wait = getattr(torch, device.type).synchronize
+    wait = finished(torch, device)
     out = {}
     here = torch.empty(size, dtype=torch.int8, device=device)
     out["h2d.gb_per_s"] = timed(lambda: here.copy_(host, non_blocking=True), wait, size, seconds)
@@ -160,6 +161,13 @@ def device_copy(torch: Any, device: Any, seconds: float, others: list[Any]) -> d
         if not torch.equal(there.cpu(), host):
             raise Broken("copy_wrong", f"{device} to {other}: what arrived differs")
     return out
+
+
+def finished(torch: Any, device: Any) -> Callable[[], Any]:
+    """Waits for what was asked of this device, which need not be the present one."""
+    if device.type == "cpu":
+        return lambda: None
+    return partial(getattr(torch, device.type).synchronize, device)
 
 
 def timed(step: Callable[[], Any], wait: Callable[[], Any], size: int, seconds: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,45 @@ def test_an_earlier_incarnation_of_the_job_is_refused(tmp_path: Path) -> None:
         claim(tmp_path, "job-1", 2)
     claim(tmp_path, "job-2", 0)
     assert run_id({"AEGIS_JOB": "j", "AEGIS_INCARNATION": "4"}) == "fault-j-i4"
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("fails", ["parts", "manifest"])
+def test_a_save_that_failed_raises_holds_nobody_up_and_is_made_good_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setenv("AEGIS_CONTROL_SOCKET", "")
+    from aegis_saver import saver as module
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    net = torch.nn.Linear(4, 4)
+    one = module.Saver(tmp_path, model=net, optimizer=torch.optim.SGD(net.parameters(), lr=0.1))
+    one.save(1)
+    one.wait()
+    with torch.no_grad():
+        net.weight.fill_(7.0)
+    with monkeypatch.context() as broken:
+        if fails == "manifest":
+            broken.setattr(module, "commit", full)
+        else:
+            broken.setattr("torch.distributed.checkpoint.filesystem.FileSystemWriter.write_data", full)
+        one.save(2)
+        errors: list[BaseException] = []
+
+        def wait() -> None:
+            try:
+                one.wait()
+            except BaseException as error:
+                errors.append(error)
+
+        waiting = threading.Thread(target=wait, daemon=True)
+        waiting.start()
+        waiting.join(20)
+        assert len(errors) == 1, "its error is raised, and nobody waits for ever"
+    assert [found.step for found in complete(tmp_path)] == [1]
+    one.save(3)
+    one.wait()
+    net.weight.data.zero_()
+    assert module.Saver(tmp_path, model=net, optimizer=torch.optim.SGD(net.parameters(), lr=0.1)).start() == 3
+    assert torch.all(net.weight == 7.0), "what the failed save was to write is in the next one"

@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 from aegis_agent.checks import hang
@@ -118,6 +120,15 @@ def test_a_processor_that_errs_once_is_found(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(work, "chain", errs)
     with pytest.raises(work.Broken, match="differ"):
         work.host_compute(60.0)
+
+
+def test_what_is_measured_on_a_device_has_ended_there_and_not_only_on_the_first_one() -> None:
+    torch, third = mock.MagicMock(), SimpleNamespace(type="cuda", index=3)
+    torch.equal.return_value = True
+    work.device_copy(torch, third, 0.0, [SimpleNamespace(type="cuda", index=0)])
+    work.device_compute(torch, third, 0.0)
+    waits = torch.cuda.synchronize.call_args_list
+    assert len(waits) >= 5 and all(wait == mock.call(third) for wait in waits), waits
 
 
 @pytest.mark.parametrize("told", [signal.SIGSTOP, None])

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aegis_agent.deep.compare import compare
 from aegis_agent.monitors import gpus
 from aegis_agent.monitors.gpus import Nvml
+from aegis_proto.messages import CheckResult
 from check_machine import kernel_record, run_program
 from harness.waiting import until
 
@@ -37,6 +39,13 @@ def test_healthy_gpus_pass(library: Path, tmp_path: Path) -> None:
     answer = gpu(library, tmp_path, AEGIS_CHECKS_EXPECTED_GPUS="2")
     assert (answer["pass"], answer["code"], answer["values"]["gpus"]) == (True, "", 2.0), answer
     assert answer["values"]["margin_celsius 0"] == 50.0
+
+
+def test_errors_that_came_since_the_prolog_are_seen_by_the_epilog(library: Path, tmp_path: Path) -> None:
+    before, after = (gpu(library, tmp_path, facts) for facts in ("1.ecc=2 1.remapped=1", "1.ecc=3 1.remapped=1"))
+    assert before["pass"] and after["pass"], "remapped: not by itself a reason to fail"
+    found = compare([CheckResult("gpu", True, values=before["values"])], [CheckResult("gpu", True, values=after["values"])])
+    assert [(finding.code, finding.item) for finding in found] == [("errors_since_prolog", "gpu ecc_uncorrected 1")], (before, after)
 
 
 @pytest.mark.parametrize(
