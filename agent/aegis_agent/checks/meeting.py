@@ -123,7 +123,7 @@ async def by_hand(reaper: Reaper, environ: Mapping[str, str], scope: str, *, lon
     for index in range(world):
         told = {"index": index, "world": world, "nproc": max(devices, 1), "hub": ["127.0.0.1", hub], "key": secret, "ports": spare}
         told |= {"seconds": CONNECTION_SECONDS - RESERVE, "meet": MEET_SECONDS, "patience": CONNECTION_SECONDS + long}
-        told |= {"speedCounts": False, "cpu": devices < 2, "long": long}
+        told |= {"speedCounts": False, "byHand": True, "cpu": devices < 2, "long": long}
         meetings.append(Meeting(python, json.dumps(told), long, environ))
     every = await asyncio.gather(*(one.run(reaper, f"{scope}.{i}", "") for i, one in enumerate(meetings)))
     return every[0]

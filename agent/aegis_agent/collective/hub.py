@@ -68,6 +68,7 @@ class Hub:
         self.tests = 0
         self.by_route = 0.0
         """Gloo reaches the others only by the interface of the way to w0."""
+        self.broken: set[Pair] = set()  # whose bandwidth could not be measured: the test failed, or did not end
 
     # --- sockets --------------------------------------------------------------------------------------------------------------
 
@@ -312,8 +313,9 @@ class Hub:
             self._measure([list(pair) for pair in pairing.pairing(able, turn)], "net", measured, words)
         shares = relative(measured)
         for _ in range(2):
-            outcomes = {pair: share >= SLOW for pair, share in shares.items() if pair[0] != pair[1]}
-            if not outcomes or all(outcomes.values()):
+            outcomes = {pair: shares.get(pair, 1.0) >= SLOW for pair in measured if pair[0] != pair[1]}
+            outcomes.update((pair, False) for pair in self.broken if pair[0] != pair[1])
+            if all(outcomes.values()):
                 break
             pairs = pairing.next_pairs(able, outcomes)
             if not pairs:
@@ -334,10 +336,12 @@ class Hub:
                 measured[(group[0], group[-1])] = outcome["speed"]
             else:
                 words.append(outcome["text"])
+                self.broken.add((group[0], group[-1]))
 
     def _tell_speed(self, index: int, measured: dict[Pair, dict[str, float]], shares: dict[Pair, float], words: list[str]) -> None:
         own = {pair: speed for pair, speed in measured.items() if index in pair}
-        values: dict[str, float] = {}
+        counts = bool(self.told.get("speedCounts"))
+        values: dict[str, float] = {"counts": 1.0} if counts else {}
         said = []
         for pair, speed in own.items():
             other = sum(pair) - index
@@ -347,13 +351,20 @@ class Hub:
             said[-1] += ", ".join(f"{size(key)} {value:.3g} GB/s" for key, value in speed.items())
             if pair in shares:
                 said[-1] += f" ({100 * shares[pair]:.0f} % of the peers' median)"
-                if self.told.get("speedCounts"):
-                    values[f"pair.{other}"] = round(shares[pair], 3)
-        slow = [pair for pair in own if shares.get(pair, 1.0) < SLOW]
-        code = ""
-        passed = True
-        if len(slow) >= 2 and len(slow) == len([pair for pair in own if pair in shares]):
-            code, passed = "slow", not self.told.get("speedCounts")
+            if other == index:
+                continue  # that a worker is quick inside says nothing about its way to others
+            if counts and pair in shares:
+                values[f"pair.{other}"] = round(shares[pair], 3)
+            elif self.broken:
+                values[f"pair.{other}"] = 1.0  # whoever passed with somebody is cleared by it
+        failed = [sum(pair) - index for pair in sorted(self.broken) if index in pair]
+        values.update((f"pair.{other}", 0.0) for other in failed)
+        said += [f"failed with w{other}" if other != index else "failed inside" for other in failed]
+        outward = [shares[pair] for pair in own if pair in shares and pair[0] != pair[1]]
+        slow = len(outward) >= 2 and max(outward) < SLOW
+        code, passed = ("slow", not counts) if slow else ("", True)
+        if failed and not own:  # in a round the master judges all pairings; by hand nobody else does
+            code, passed = "bandwidthFailed", not self.told.get("byHand")
         text = "; ".join(said) or "nothing measured"
         self._line(index, "performance", passed, text + ("; failed: " + words[0] if words and index == 0 else ""), code, values=values)
 

@@ -99,7 +99,7 @@ def test_a_node_is_held_against_its_own_good_speeds_and_takes_no_slow_one_for_us
 
 def test_bandwidth_in_a_round_below_what_the_node_had_is_told_where_it_counts_and_fails_nothing(tmp_path: Path) -> None:
     def of(speed: float, counts: bool = True) -> list[CheckResult]:
-        values = {"net.4194304.2": speed, "net.4194304.5": speed / 2, "local.4194304.1": 400.0} | ({"pair.2": 1.0} if counts else {})
+        values = {"net.4194304.2": speed, "net.4194304.5": speed / 2, "local.4194304.1": 400.0} | ({"counts": 1.0} if counts else {})
         return [CheckResult("gpu", True), CheckResult("performance", True, "well", values=values)]
 
     path = tmp_path / "rounds.json"

@@ -10,6 +10,7 @@ import socket
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from aegis_agent import ports
@@ -21,6 +22,7 @@ from aegis_agent.handover import WorkerTask
 from aegis_agent.reaper import Reaper
 from aegis_agent.warm import Standby, python_command
 from aegis_agent.warm import run as standby_run
+from aegis_master import pairs
 from aegis_proto.messages import CheckResult
 from aegis_proto.state import JobSpec
 from harness.waiting import until
@@ -114,6 +116,43 @@ def test_a_pairing_is_judged_by_the_median_of_the_others_size_by_size() -> None:
     measured[(1, 2)] = {"net.4": 11.0, "net.8": 21.0}
     shares = hub.relative(measured)
     assert shares[(4, 5)] == 0.5 and shares[(0, 1)] == 1.0
+
+
+def spoken(speed: dict[tuple[int, int], float], *, workers: int = 4, **told: Any) -> list[dict[str, Any]]:
+    """What `performance` tells each of the workers, of eight devices, when the pairs have these speeds: 10 GB/s if not said, 0 = the test fails."""
+
+    class Given(hub.Hub):
+        def _give(self, groups: list[list[int]], what: str, seconds: float, link: str = "net", **more: float) -> list[dict[str, Any]]:
+            found = [speed.get((group[0], group[-1]), 10.0) for group in groups]
+            return [{"ok": value > 0, "text": "no end", "speed": {f"{link}.4194304": value}} for value in found]
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        conductor = Given(listener, {"world": workers, **told})
+        for index in range(workers):
+            conductor.peers[index] = mock.Mock(gone=False, ready={"locals": 8})
+        conductor._speed(list(range(workers)))
+        conductor.selector.close()
+    return [peer.send.call_args.args[0]["line"] for _, peer in sorted(conductor.peers.items())]
+
+
+def named_by(lines: list[dict[str, Any]], passes: float) -> pairs.Named:
+    told = [pairs.told([CheckResult("performance", line["pass"], values=line["values"])], i, len(lines)) for i, line in enumerate(lines)]
+    return pairs.judge(pairs.outcomes(dict(enumerate(told)), passes))
+
+
+def test_a_worker_that_is_slow_to_others_is_slow_however_quick_it_is_inside() -> None:
+    lines = spoken({(0, 1): 5.0, (1, 2): 5.0, (1, 3): 5.0}, speedCounts=True)
+    assert [line["code"] for line in lines] == ["", "slow", "", ""], lines
+    assert named_by(lines, pairs.SLOW) == pairs.Named(frozenset({1})) and named_by(lines, 0.0) == pairs.Named()
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_a_worker_whose_large_messages_do_not_arrive_is_named_though_no_speed_of_it_is_known(counts: bool) -> None:
+    lines = spoken({(0, 1): 0.0, (1, 2): 0.0, (1, 3): 0.0}, speedCounts=counts)
+    assert "failed with w" in lines[1]["result"] and named_by(lines, 0.0) == pairs.Named(frozenset({1})), lines
+    both = spoken({(0, 1): 0.0, (0, 0): 0.0, (1, 1): 0.0}, workers=2, byHand=True)
+    assert [(line["pass"], line["code"]) for line in both] == [(False, "bandwidthFailed")] * 2
+    assert not any(name.startswith("pair.") for line in spoken({}) for name in line["values"])
 
 
 # --- the meeting ------------------------------------------------------------------------------------------------------------------------------
