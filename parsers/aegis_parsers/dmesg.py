@@ -42,6 +42,9 @@ def read(draft: Draft, text: str) -> None:
     for n, line in enumerate(lines):
         known += bool(STAMPED.match(line) or DRIVER.search(line))
         if "Xid (" in line and (event := kernel.read_event(line)):
+            if event.label == "xid_154" and event.source == "text":  # what is advised from now on: the latest counts
+                draft.drop(event.label, event.pci)
+                draft.items = [item for item in draft.items if item["id"] != f"{event.label} {event.pci}"]
             if not draft.has(event.label, event.pci):
                 draft.item(
                     f"{event.label} {event.pci}",

@@ -104,11 +104,11 @@ def detect(text: str) -> str | None:
 
 
 def plain(text: str) -> str:
-    """Without what an editor, a terminal or another system put around a saved text: byte order mark, colours, carriage returns."""
+    """Without what an editor, a terminal or another system put around a saved text: byte order mark, colours, line ends, blanks."""
     text = text.removeprefix("\ufeff")
     if "\x1b" in text:
         text = ESCAPE.sub("", text)
-    return text.replace("\r\r\n", "\n").replace("\r\n", "\n")
+    return text.replace("\r\r\n", "\n").replace("\r\n", "\n").replace("\r", "\n").replace("\u00a0", " ").replace("\0", " ")
 
 
 def parse(tool: str, text: str | bytes) -> Parsed:
@@ -119,11 +119,14 @@ def parse(tool: str, text: str | bytes) -> Parsed:
     """
     if isinstance(text, bytes):
         text = text.decode("utf-16" if text.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8", "replace")
-    text, whole = plain(text[:TEXT_LIMIT]), len(text) <= TEXT_LIMIT
+    holes, whole = "\0" in text.rstrip("\0\n"), len(text) <= TEXT_LIMIT
+    text = plain(text[:TEXT_LIMIT])
     name = (detect(text) or "unknown") if tool == "auto" else resolve(tool)
     draft = Draft(name)
     if not whole:
         draft.unread(f"only the first {TEXT_LIMIT} characters were read")
+    if holes:
+        draft.unread("bytes of it are NUL: something is missing there")
     if not text.strip():
         draft.unread("the output is empty")
         return draft.done()

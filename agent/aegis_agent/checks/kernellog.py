@@ -9,13 +9,17 @@ from __future__ import annotations
 import errno
 import os
 import re
+import stat
 import time
 import weakref
 from typing import NamedTuple
 
 RECORD = re.compile(r"^(?P<level>\d+),(?P<seq>\d+),(?P<us>\d+),[^;]*;(?P<text>[^\n]*)")
 STAMP = re.compile(r"^\[ *(?P<s>\d+\.\d+)\]")
+BOOT = re.compile(r"(?:^|[\]:] ) *Linux version \d+\.")
+"""A kernel's first line: what a file holds before the last of them is of earlier boots."""
 MOST_BYTES = 32 << 20
+"""Read at most; of a longer file the last ones."""
 
 
 class KernelLog(NamedTuple):
@@ -33,7 +37,13 @@ def read(path: str = "/dev/kmsg") -> KernelLog:
         return KernelLog((), f"kernel log {path}: {error.strerror}", False)
     records: list[str] = []
     size = 0
+    begins_later = False
     try:
+        told = os.fstat(fd)
+        a_file = stat.S_ISREG(told.st_mode)
+        if a_file and told.st_size > MOST_BYTES:
+            os.lseek(fd, -MOST_BYTES, os.SEEK_END)
+            begins_later = True
         while size < MOST_BYTES:
             try:
                 chunk = os.read(fd, 65536)
@@ -51,14 +61,15 @@ def read(path: str = "/dev/kmsg") -> KernelLog:
         os.close(fd)
     lines = []
     first: int | None = None
-    for line in "".join(records).split("\n"):
+    for line in "".join(records).split("\n")[begins_later:]:
         match = RECORD.match(line)
         if match:
             first = int(match["seq"]) if first is None else first
             lines.append(f"[{int(match['us']) / 1e6:12.6f}] {match['text']}")
         elif line and not line.startswith(" "):  # continuation lines hold keys and values of the record
             lines.append(line)
-    return KernelLog(tuple(lines), "", not first)
+    boot = next((n for n in range(len(lines) - 1, -1, -1) if BOOT.search(lines[n])), None) if a_file else None
+    return KernelLog(tuple(lines[boot:]), "", not first and not (begins_later and boot is None))
 
 
 class Tail:

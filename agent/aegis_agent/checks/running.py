@@ -169,18 +169,23 @@ def _result(name: str, answer: dict[str, object] | None, lines: Sequence[str], *
     return CheckResult(
         CheckType=name,
         Pass=bool(answer["pass"]),
-        Result=str(answer.get("result", ""))[:2000],
+        Result=text(answer.get("result", ""), 2000),
         TimeStamp=time.time_ns() // 1_000_000,
         duration=round(seconds, 4),
         node=node,
-        code=str(answer.get("code", ""))[:80],
+        code=text(answer.get("code", ""), 80),
         values=numbers(answer.get("values")),
     )
+
+
+def text(said: object, most: int) -> str:
+    """What a message can hold: a path need not be UTF-8, and JSON may name half a character."""
+    return str(said)[:most].encode("utf-8", "replace").decode()
 
 
 def numbers(values: object) -> dict[str, float]:
     """The finite numbers of what a check gave as values, at most MOST_VALUES."""
     if not isinstance(values, dict):
         return {}
-    good = {str(key)[:80]: float(value) for key, value in values.items() if isinstance(value, int | float) and abs(value) < 1e300}
+    good = {text(key, 80): float(value) for key, value in values.items() if isinstance(value, int | float) and abs(value) < 1e300}
     return dict(list(good.items())[:MOST_VALUES])

@@ -29,7 +29,7 @@ except Exception as error:
     spec, out["error"] = None, repr(error)
 if spec is not None and spec.origin:
     try:
-        text = open(os.path.join(os.path.dirname(spec.origin), "version.py")).read()
+        text = open(os.path.join(os.path.dirname(spec.origin), "version.py"), errors="replace").read()
         for name, key in (("__version__", "torch"), ("cuda", "cuda"), ("hip", "hip")):
             found = re.search(r"^%s(?:\s*:[^=]*)?\s*=\s*['\"]([^'\"]+)" % name, text, re.M)
             if found:
@@ -81,12 +81,15 @@ def ask(python: str, env: Mapping[str, str]) -> tuple[dict[str, Any], str]:
         return {}, f"no answer within {SECONDS:g} s"
     except OSError as error:
         return {}, error.strerror or str(error)
-    try:
-        said = json.loads(done.stdout.decode("utf-8", "replace").strip().splitlines()[-1])
-    except (ValueError, IndexError):
-        last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
-        return {}, f"ended with {done.returncode}: {''.join(last) or 'no answer'}"
-    return (said, "") if isinstance(said, dict) else ({}, "answer not understood")
+    for line in reversed(done.stdout.decode("utf-8", "replace").splitlines()):
+        try:
+            said = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(said, dict):  # what a user's own hooks print at its end is none
+            return said, ""
+    last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
+    return {}, f"ended with {done.returncode}: {''.join(last) or 'no answer'}"
 
 
 def kernel_driver(settings: Settings) -> str:

@@ -39,6 +39,7 @@ class Part:
                 os.setpgid(0, 0)
                 for number in (1, 2):
                     os.dup2(out, number)
+                os.close(out)  # what a check forks and cannot end must not hold its answer open
                 sys.stdin = io.StringIO(context)
                 runpy.run_module(module, run_name="__main__", alter_sys=True)
                 code = 0

@@ -40,7 +40,7 @@ def judge_port(draft: Draft, port: Item, evidence: str) -> None:
 
 
 def looks_ibstat(text: str) -> bool:
-    return bool(re.search(r"^CA '[^']*'\s*$|^\s+Physical state:\s", text, re.M))
+    return bool(re.search(r"^CA:? '[^']*'\s*$|^\s+Physical state:\s", text, re.M))
 
 
 def read_ibstat(draft: Draft, text: str) -> None:
@@ -51,7 +51,7 @@ def read_ibstat(draft: Draft, text: str) -> None:
             close_port(draft, f"{device or '?'}/{port}", fields, {"State": "state", "Physical state": "phys_state"})
 
     for line in text.split("\n"):
-        if match := re.match(r"^CA '([^']*)'", line):
+        if match := re.match(r"^CA:? '([^']*)'", line):
             close()
             device, port, fields = match[1], "", {}
             draft.item(device, "device")
@@ -68,6 +68,16 @@ def read_ibstat(draft: Draft, text: str) -> None:
         elif line.strip():
             draft.unread("line not understood", line)
     close()
+    all_listed(draft, "number_of_ports")
+
+
+def all_listed(draft: Draft, count: str) -> None:
+    """Every device lists as many ports as it says that it has."""
+    ports = [str(item["id"]).rpartition("/")[0] for item in draft.items if item["kind"] == "port"]
+    for device in [item for item in draft.items if item["kind"] == "device"]:
+        said = number(str(device.get(count, "")))
+        if said is not None and ports.count(str(device["id"])) < said:
+            draft.unread(f"{device['id']}: says {said} ports, lists {ports.count(str(device['id']))}")
 
 
 def close_port(draft: Draft, id: str, fields: dict[str, str], names: dict[str, str]) -> None:
@@ -146,6 +156,7 @@ def read_devinfo(draft: Draft, text: str) -> None:
         else:
             draft.unread("line not understood", line)
     close()
+    all_listed(draft, "phys_port_cnt")
 
 
 def looks_ibdev2netdev(text: str) -> bool:

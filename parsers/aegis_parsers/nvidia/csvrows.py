@@ -14,6 +14,8 @@ NAME = re.compile(r"^[a-z_]+(?:\.[a-z0-9_]+)*(?: \[[^\]]+\])?$")
 MARKER = re.compile(
     r"^\s*(?:\[(?:N/A|Not Supported|Unknown Error|GPU is lost|GPU requires reset|Insufficient Permissions)\]|N/A|ERR!)\s*$", re.IGNORECASE
 )
+NAMED = re.compile(r"GPU-[0-9a-f]{8}-|[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d$")
+"""A cell that only a GPU has: its UUID, or its address."""
 LISTED = ("index", "name", "uuid", "gpu_uuid", "gpu_name", "pci.bus_id", "gpu_bus_id", "timestamp", "serial", "gpu_serial", "driver_version", "count")
 YES = ("yes", "active", "1", "enabled")
 
@@ -73,7 +75,7 @@ def read(draft: Draft, text: str) -> None:
         elif (
             not header
             and not all(is_no_value(cell) or number(cell) is not None or LOST.search(cell) or RESET.search(cell) for cell in cells)
-            and len(cells) < 3
+            and (len(cells) < 3 or not any(number(cell) is not None or is_no_value(cell) or NAMED.match(cell) for cell in cells))
         ):
             draft.unread("line not understood", line)
         else:

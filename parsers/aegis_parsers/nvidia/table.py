@@ -130,6 +130,8 @@ def judge(draft: Draft, row: Row | None) -> None:
         draft.finding("gpu_lost", "fatal", item, evidence)
     elif broken - {"fan", "temp", "draw", "cap"} or (broken - {"fan"} and not alive) or len(broken) >= 3:
         draft.finding("gpu_unresponsive", "critical", item, evidence)
+    elif broken and not alive:
+        draft.unread(f"GPU {item}: an error and no use of it", evidence)
     if "memory" not in cells and not row.headless:
         draft.unread(f"GPU {item}: its second line is missing")
     if (errors := number(row.ecc or None)) and errors > 0:

@@ -37,6 +37,8 @@ def read(draft: Draft, text: str) -> None:
             gpu |= {"temperature_c": number(match["temp"]), "power_w": number(match["draw"]), "memory": match["memory"], "state": state}
             if state.lower() in ("", "n/a", "unknown"):
                 draft.unread(f"GPU {gpu['id']}: no state", line)
+            elif not line.endswith("|") and "available".startswith(state.lower()) and len(state) < 9:
+                draft.unread(f"GPU {gpu['id']}: its state is cut off", line)
             elif state.lower() != "available":
                 draft.finding("mx_gpu_not_available", "critical", str(gpu["id"]), line)
             gpu = None

@@ -14,10 +14,13 @@ from unittest import mock
 
 import pytest
 from aegis_agent.checks import hang
-from aegis_agent.deep import baseline, compare, work
+from aegis_agent.checks.answer import Answer
+from aegis_agent.checks.nvml import Board, Survey
+from aegis_agent.checks.settings import Settings
+from aegis_agent.deep import baseline, busy, compare, work
 from aegis_agent.deep.command import against
 from aegis_proto.messages import CheckResult
-from check_machine import run_program
+from check_machine import lay, run_program
 from harness.waiting import until_sync
 
 
@@ -55,6 +58,18 @@ def test_on_a_gpu_that_is_used_the_deep_tests_are_refused(tmp_path: Path) -> Non
     code, results = around("prolog", tmp_path, LD_LIBRARY_PATH=str(tmp_path), FAKE_NVML=" 1.pid=4242", AEGIS_CHECKS_EXPECTED_GPUS="2")
     assert code == 1 and (results["deep"].Pass, results["deep"].code) == (False, "busy"), results["deep"]
     assert "refused" in results["deep"].Result and "pid 4242" in results["deep"].Result and not any(name.startswith("deep-") for name in results)
+
+
+def test_a_gpu_that_does_not_tell_whether_it_is_used_is_taken_for_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lay(tmp_path, {"dev/nvidiactl": ""})
+    for survey in (Survey(missing=True), Survey(boards=[Board(0, "0000:3b:00.0")])):
+        monkeypatch.setattr(busy.nvml, "survey", lambda survey=survey: survey)
+        answer = Answer("deep")
+        busy.examine(answer, Settings(root=str(tmp_path)), {})
+        assert not answer.line()["pass"]
+    monkeypatch.setattr(busy.nvml, "survey", lambda: Survey(boards=[Board(0, "0000:3b:00.0", processes=())]))
+    busy.examine(answer := Answer("deep"), Settings(root=str(tmp_path)), {})
+    assert answer.line()["pass"]
 
 
 def test_an_epilog_accuses_what_got_worse_on_a_device_and_only_tells_what_a_shared_host_does() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from aegis_agent.checks import kernellog
 from check_machine import kernel_record
 
@@ -44,3 +45,15 @@ def test_the_age_of_a_line_is_told_by_its_stamp(tmp_path: Path) -> None:
     age = kernellog.age(kernellog.read(str(log)).lines[0])
     assert age is not None and 0 <= age < 60
     assert kernellog.age("Nov 30 01:00:00 node kernel: text") is None
+
+
+def test_a_file_speaks_of_the_latest_boot_and_of_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "kern.log"
+    old, boot, new = "[  900.000000] NVRM: Xid (PCI:0000:3b:00): 79, lost\n", "[    0.000000] Linux version 6.1.0-13-amd64 (gcc)\n", "[    5.0] new\n"
+    for before in ("", "Nov 30 01:00:00 node kernel: "):
+        log.write_text("".join(before + line for line in (boot, old, boot, new)))
+        assert kernellog.read(str(log)) == ((before + boot.rstrip(), before + new.rstrip()), "", True)
+    monkeypatch.setattr(kernellog, "MOST_BYTES", 100)
+    log.write_text(boot + "[    1.0] line\n" * 1000 + new)
+    found = kernellog.read(str(log))
+    assert found.lines[-1] == new.rstrip() and set(found.lines[:-1]) == {"[    1.0] line"} and not found.whole

@@ -103,6 +103,8 @@ def test_the_users_python_is_asked_not_ours(tmp_path: Path) -> None:
     said = '{"python": "3.12.1", "torch": "2.9.0", "cuda": "12.8", "nccl": "2.27.3", "driver_cuda": "12.8", "devices": 8}'
     answer = run_program("runtime", tmp_path, {"AEGIS_CHECKS_PYTHON": interpreter(tmp_path, f"echo '{said}'"), "AEGIS_CHECKS_EXPECTED_GPUS": "8"})
     assert answer["pass"] and "torch=2.9.0 cuda=12.8 nccl=2.27.3" in answer["result"] and answer["values"]["devices"] == 8.0, answer
+    hooked = interpreter(tmp_path, f"echo '{said}'; echo 'bye: 3 objects freed'")
+    assert runtime.ask(hooked, {})[0]["torch"] == "2.9.0", "what a hook of the user's prints at the end is no answer"
     job = interpreter(tmp_path, 'echo "{\\"torch\\": \\"$VERSION\\"}"')  # as a round asks: what the command names, with what the job sets
     answer = run_program("runtime", tmp_path, {"AEGIS_CHECKS_PYTHON": "/not/this"}, python=job, env={"VERSION": "2.7"})
     assert answer["pass"] and "torch=2.7" in answer["result"], answer

@@ -16,7 +16,7 @@ from aegis_agent.checks.registry import CHECKS, Check, Context, run_check, run_r
 from aegis_agent.procs import live, members, processes
 from aegis_agent.reaper import Reaper
 from aegis_agent.scope import send
-from aegis_proto.messages import CheckResult
+from aegis_proto.messages import CheckResponse, CheckResult, encode
 from harness.waiting import until_sync
 
 DEADLINES = {"io": 30.0, "gpu": 66.0, "rdma": 25.0}
@@ -83,6 +83,12 @@ async def test_only_finite_numbers_are_values(program: Path) -> None:
     assert result.Pass and result.values == {"a": 1.0}
 
 
+async def test_a_text_that_is_none_is_still_told(program: Path) -> None:
+    result = await result_of(program, r"""print('{"pass": false, "result": "/data/\\udcff", "code": "\\ud800", "values": {"\\udcff": 1}}')""")
+    assert (result.Pass, result.Result, result.values) == (False, "/data/?", {"?": 1.0})
+    assert encode(CheckResponse((result,)))
+
+
 async def test_a_round_runs_what_applies_here() -> None:
     reaper = Reaper()
     reaper.open()
@@ -134,6 +140,8 @@ async def test_of_several_checks_one_that_hangs_or_crashes_holds_itself_alone_an
         "hangs": "import subprocess, time\nsubprocess.Popen(['sleep', '600'], start_new_session=True)\n"
         "print('{\"pass\": true}', flush=True)\ntime.sleep(600)\n",
         "lingers": "import os, time\nprint('{\"pass\": true}', flush=True)\nos.closerange(1, 256)\ntime.sleep(600)\n",
+        "leaves": "import os, time\nif os.fork() == 0:\n    null = os.open('/dev/null', os.O_RDWR)\n"
+        "    [os.dup2(null, fd) for fd in (0, 1, 2)]\n    time.sleep(600)\nprint('{\"pass\": true}')\n",
         "crashes": "import no_such_module\n",
         "talks": "while True: print('x' * 100000)\n",
         "well": 'import json, sys\nprint(json.dumps({"pass": True, "result": json.loads(sys.stdin.readline())["cwd"]}))\n',
@@ -147,13 +155,13 @@ async def test_of_several_checks_one_that_hangs_or_crashes_holds_itself_alone_an
     reaper.open()
 
     async def found(*names: str) -> dict[str, CheckResult]:
-        table = [Check(name, f"part_{name}", 4.0 if name in ("hangs", "lingers") else 60.0) for name in names]
+        table = [Check(name, f"part_{name}", 4.0 if name in ("hangs", "lingers", "leaves") else 60.0) for name in names]
         scope = f"check.{os.getpid()}.{tmp_path.name}"
         results = await registry.run_checks(reaper, table, Context("", str(tmp_path), os.getpid()), environ, scope=scope)
         return {result.CheckType: result for result in results}
 
     try:
-        one = await found("hangs", "lingers", "crashes", "talks", "well")
+        one = await found("hangs", "lingers", "leaves", "crashes", "talks", "well")
         assert not members(f"check.{os.getpid()}.{tmp_path.name}"), "nothing of those that were ended is left"
         two = await found("hostile", "well")
     finally:
@@ -161,6 +169,7 @@ async def test_of_several_checks_one_that_hangs_or_crashes_holds_itself_alone_an
     assert {name: (result.Pass, result.code) for name, result in one.items()} == {
         "hangs": (False, "timeout"),
         "lingers": (False, "timeout"),
+        "leaves": (True, ""),
         "crashes": (False, "crashed"),
         "talks": (False, "tooMuchOutput"),
         "well": (True, ""),

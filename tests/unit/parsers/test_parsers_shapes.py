@@ -205,6 +205,30 @@ def test_not_available_is_not_available() -> None:
     text += "| 29C         53W / 450W             | 858/65536 MiB       | Not Available(0x1)   |\n"
     assert codes("mx-smi", text) == ["mx_gpu_not_available"]
 
+    cut = text.replace("Not Available(0x1)   |", "Avai").rstrip()
+    assert parse("mx-smi", cut).health == "unknown" and codes("mx-smi", cut) == []
+
+
+def test_what_is_cut_or_damaged_or_no_output_at_all_is_not_well() -> None:
+    lost = "[ 12.0] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n"
+    assert codes("dmesg", lost.replace(" ", "\u00a0")) == codes("dmesg", lost.replace("\n", "\r") * 2) == ["xid_79"]
+    assert parse("dmesg", "[ 12.0] all\0\0is well\n").health == "unknown"
+    assert parse("nvidia-smi-csv", "Segmentation fault, core dumped, sorry\n").health == "unknown"
+    assert parse("nvidia-smi-csv", "NVIDIA H100, GPU-01234567-89ab-cdef, 00000000:3B:00.0\n").health == "healthy"
+    half = "|   5  NVIDIA H100 80GB HBM3          On  |   00000000:97:00.0 N/A |                  N/A |\n"
+    half += "|ERR!   50C    P0            N/A  /  N/A  |       0MiB /  81559MiB |     N/A      Default |\n"
+    assert parse("nvidia-smi", half).health == "unknown"
+    port = "\tPort 1:\n\t\tState: Active\n\t\tPhysical state: LinkUp\n"
+    assert parse("ibstat", "CA 'mlx5_0'\n\tNumber of ports: 2\n" + port).health == "unknown"
+    assert parse("ibstat", "CA: 'mlx5_0'\n" + port).health == "healthy"
+
+
+def test_what_the_driver_advises_is_what_it_said_last() -> None:
+    line = "[ 9.0] NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)\n"
+    back = "[ 99.0] NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)\n"
+    assert [finding.severity for finding in parse("dmesg", line + back).findings] == ["info"]
+    assert [finding.severity for finding in parse("dmesg", line + back + line).findings] == ["critical"]
+
 
 def test_a_warning_in_place_of_json_is_no_data() -> None:
     assert parse("rocm-smi", "WARNING: AMD GPU device(s) is/are in a low-power state. Check power control/runtime_status\n").health == "unknown"
