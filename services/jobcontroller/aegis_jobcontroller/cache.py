@@ -75,6 +75,7 @@ class Cache:
         self._statuses: dict[str, NodeStatus] = {}
         self._held: dict[tuple[str, str], tuple[Held, float]] = {}
         self._stored_era, self._era = b"", ""
+        self._reading: dict[str, asyncio.Task[None]] = {}  # stream -> what follows it
         self._settles_at = 0.0
         self._heads_of = -1  # generation of the connection on which era and heads were read
         self._heads: dict[str, tuple[Head, int]] = {}
@@ -162,7 +163,22 @@ class Cache:
     # --- following the streams -----------------------------------------------------------------------------------------------------
 
     async def follow(self, stream: str) -> None:
-        """Everything of a stream, then every change, for ever. A gap (or another, younger stream) means: all again."""
+        """Everything of a stream, then every change, for ever. Another store means: all again.
+
+        A copy that others have written to meanwhile may have reached the number that is due next: then no gap tells of it.
+        """
+        while True:
+            reading = self._reading[stream] = asyncio.ensure_future(self._follow(stream))
+            try:
+                await asyncio.wait({reading})
+            finally:
+                reading.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
+            if not reading.cancelled():
+                reading.result()
+
+    async def _follow(self, stream: str) -> None:
+        """The same of one store. A gap (or a younger stream) means: all again."""
         while True:
             try:
                 found = await self._bus.get_many(stream, FILTERS[stream], timeout=60.0)
@@ -308,9 +324,13 @@ class Cache:
             if era is not None and era.data != self._stored_era:
                 # Another store: its sequences may have gone back, and what is known of the one before counts for nothing.
                 found_era = _era_of(era)
-                self._stored_era, self._era = era.data, found_era.era
+                known, self._stored_era, self._era = self._stored_era, era.data, found_era.era
                 if found_era.reason == "restored":
                     self._settles_at = time.monotonic() + SETTLE
+                if known:
+                    self._read_once.clear()
+                    for reading in self._reading.values():
+                        reading.cancel()
                 self._heads.clear()
                 self._unreadable.clear()
                 self._jobs.clear()
