@@ -26,6 +26,7 @@ BENCHES: dict[str, tuple[str, ...]] = {
     "commit_scale": (),
     "order_scale": (),
     "agent_rest": (),
+    "agent_rest:monitors": ("--monitors",),
     "agent_times": (),
     "agent_folder": (),
     "saver": (),

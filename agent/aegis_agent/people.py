@@ -115,7 +115,7 @@ class People:
         scope = scope_id(task.uid, task.pod, task.attempt, "burn")
         environ = {**without_secrets(worker.exec.environ), **task.spec.env, VARIABLE: scope}
         program = Path(__file__).with_name("burn.py").read_text()  # not by its path: beside it lie modules with names of the standard library
-        python = [environ.get("AEGIS_CHECKS_PYTHON") or "python3"] if kind == "gpu" else own.python()
+        python = [(await interpreter_of(worker.exec)).python or "python3"] if kind == "gpu" else own.python()  # the one that has the user's torch
         with tempfile.TemporaryFile() as output:
             try:
                 child = worker.exec.reaper.spawn(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import sys
 import time
@@ -33,6 +34,7 @@ def main() -> None:
 
     try:
         if told["index"] == 0:
+            many_files()
             hold_hub(told)
         member = Member(told, say)
         member.run()
@@ -52,6 +54,15 @@ def missing(said: set[str], error: Missed) -> Iterator[dict[str, Any]]:
             yield {"check": check, "pass": False, "result": f"cannot meet the others: {error}", "code": code, "values": values}
         else:
             yield {"check": check, "pass": True, "result": f"not applicable: {error}", "code": "", "values": {}}
+
+
+def many_files() -> None:
+    """A connection of every worker is held here, and one of every rank by the store: more than the soft limit (often 1024)."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError):
+        pass
 
 
 def hold_hub(told: dict[str, Any]) -> None:

@@ -42,7 +42,10 @@ async def running(master: ScriptedMaster) -> None:
 async def test_people_may_what_the_training_may_not(server: NatsServer, master: ScriptedMaster, tmp_path: Path, agents: list[Agent]) -> None:
     told = tmp_path / "told.json"
     refused = ("stop", "taint", "untaint", "hang", "burn", "check")
-    agent = Agent(tmp_path / "agent", task_of(server, sys.executable, "-c", SCRIPT, str(told), "status", *refused))
+    python = tmp_path / "python"  # what the command names, and nobody finds in the PATH
+    python.write_text(f'#!/bin/sh\n[ "$3" != gpu ] || exec echo \'{{"pass": true, "result": "the users"}}\'\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    agent = Agent(tmp_path / "agent", task_of(server, str(python), "-c", SCRIPT, str(told), "status", *refused))
     agents.append(agent)
     await running(master)
     said = json.loads(await until(lambda: told.exists() and told.read_text(), "what the training was told", 60))
@@ -62,6 +65,8 @@ async def test_people_may_what_the_training_may_not(server: NatsServer, master: 
     assert code == 1 and "the command runs" in answer["error"]
     code, answer = await ctl(agent, "burn", "--seconds", "0.2", "--force")
     assert code == 0 and answer["values"]["wrong"] == 0 and answer["values"]["rounds"] > 0
+    code, answer = await ctl(agent, "burn", "gpu", "--seconds", "0.2", "--force")
+    assert (code, answer["result"]) == (0, "the users"), answer
 
     assert (await ctl(agent, "stop"))[0] == 0
     stopped = await master.data("stopped")

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -237,6 +238,12 @@ async def test_a_stranger_at_the_door_of_the_meeting_changes_nothing() -> None:
     results = (await both)[0]
     assert isinstance(results, list)
     assert "not there: w1" in results[0]["environment"].Result
+
+
+def test_the_place_of_the_meeting_has_room_for_as_many_as_may_come() -> None:
+    script = "import resource as r; from aegis_agent.collective import program as p; p.many_files(); print(r.getrlimit(r.RLIMIT_NOFILE))"
+    few = f"ulimit -Sn 64; ulimit -Hn 512; exec {sys.executable} -c '{script}'"
+    assert subprocess.run(["sh", "-c", few], capture_output=True, text=True, check=True, timeout=60).stdout == "(512, 512)\n"
 
 
 @pytest.mark.parametrize(
