@@ -6,5 +6,6 @@ import sys
 
 
 def python() -> list[str]:
-    """Words before `-m MODULE`. An agent that was installed as a folder is isolated (-I), and so is what it starts."""
-    return [sys.executable, *(["-I"] if sys.flags.isolated else [])]
+    """Words before `-m MODULE`. An agent that was installed as a folder is isolated (-I), and so is what it starts; modules in the folder in which
+    the training runs are never ours (-P)."""
+    return [sys.executable, "-I" if sys.flags.isolated else "-P"]

@@ -43,6 +43,8 @@ def read(draft: Draft, text: str) -> None:
         elif match := STATUS.match(line):
             device |= {"speed_gts": None if match["speed"] == "unknown" else float(match["speed"]), "width": int(match["width"][:3])}
             device |= {"width_note": match["width_note"], "speed_note": match["speed_note"]}
+        elif "<access denied>" in line and role(device):
+            draft.unread(f"{device['id']}: its link may not be read", line)
         elif "LnkSta:" in line or "LnkCap:" in line:
             draft.unread(f"{device['id']}: link line", line)
     judge(draft, device)

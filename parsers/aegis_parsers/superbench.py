@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import isfinite
 from typing import Any
 
 from . import jsontext
@@ -34,8 +35,8 @@ def read_record(draft: Draft, n: int, record: dict[str, Any]) -> None:
         metric, index = (match["metric"], match["index"]) if match else (str(key), None)
         if MISSING_CODE.search(metric) and value not in (0, "0", 0.0):
             draft.finding("benchmark_failed", "warning", f"{prefix}{metric}", f"{key}: {value}")
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            if value is None:
+        if not isinstance(value, int | float) or isinstance(value, bool) or not isfinite(value):
+            if value is None or isinstance(value, float):
                 draft.unread(f"{prefix}{key} has no number")
             continue
         if index is None or not metric.startswith("gpu_"):

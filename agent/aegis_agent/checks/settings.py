@@ -88,7 +88,7 @@ def from_environment(environ: Mapping[str, str]) -> Settings:
         ports,
         count,
         rate,
-        tuple(filter(None, text("EXCLUDE_PORTS").split(","))),
+        tuple(name for word in text("EXCLUDE_PORTS").split(",") if (name := word.strip())),
         text("KERNEL_LOG", "/dev/kmsg"),
         text("PYTHON"),
         text("ROOT", "/"),

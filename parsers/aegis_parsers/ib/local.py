@@ -159,6 +159,13 @@ def read_devinfo(draft: Draft, text: str) -> None:
     all_listed(draft, "phys_port_cnt")
 
 
+IBDEV = re.compile(
+    r"^(?:[0-9a-f:.]+ )?(?P<device>\S+)\s+(?:\(.*\s)?port\s+(?P<port>\d+)\s+(?:\((?P<state>\w+)\s*\)\s*)?"
+    r".*?==>\s+(?P<netdev>\S*)\s*\((?P<ip>\w+)\s*\)"
+)
+"""With -v the card and the state of the port are printed too."""
+
+
 def looks_ibdev2netdev(text: str) -> bool:
     return bool(re.search(r"^\S+\s+port\s+\d+\s+==>\s+\S*\s*\(\w+\)", text, re.M))
 
@@ -166,8 +173,11 @@ def looks_ibdev2netdev(text: str) -> bool:
 def read_ibdev2netdev(draft: Draft, text: str) -> None:
     """ "Down" here is the IP side only: InfiniBand ports without IPoIB all say so."""
     for line in bare_lines_of(text):
-        if match := re.match(r"^(?:[0-9a-f:.]+ )?(\S+)\s+(?:\(.*\)\s+)?port\s+(\d+)\s+.*?==>\s+(\S*)\s*\((\w+)\)", line):
-            draft.item(f"{match[1]}/{match[2]}", "port", netdev=match[3] or None, ip_state=match[4])
+        if match := IBDEV.match(line):
+            port = draft.item(f"{match['device']}/{match['port']}", "port", netdev=match["netdev"] or None, ip_state=match["ip"])
+            if match["state"]:
+                port |= {"state": match["state"], "link_layer": "InfiniBand" if match["netdev"].startswith("ib") else "Ethernet"}
+                judge_port(draft, port, line)
         elif line and not line.startswith("#"):
             draft.unread("line not understood", line)
 

@@ -22,8 +22,11 @@ RECOVERY: dict[str, Severity] = {
     "drain p2p": "warning",
     "drain and reset": "critical",
 }
+UNWELL = ("unhealthy", "degraded", "limited capacity", "failure")
 RETIRED_LIMIT = 60
 """Pages retired before a pre-A100 board is due for replacement (64 is the table's size)."""
+MEASURED = ("Temperature", "ECC Errors", "Utilization", "FB Memory Usage", "Remapped Rows", "Retired Pages", "Power Readings", "GPU Power", "Clocks")
+"""Sections of a whole listing, one of which every GPU has: without any, it was cut off."""
 Fields = dict[str, str]
 
 
@@ -116,7 +119,7 @@ def judge(draft: Draft, item: str, fields: Fields) -> None:
     for path, value in fields.items():
         name, low = path.rsplit("/", 1)[-1], value.lower()
         count = number(value)
-        if read_markers(draft, item, value):
+        if path.startswith("Processes/") or read_markers(draft, item, value):  # a process may be called anything
             continue
         if name in ("Reset Required", "Drain and Reset Recommended") and low == "yes":
             say("gpu_requires_reset", "critical" if name == "Reset Required" else "warning", path)
@@ -134,10 +137,12 @@ def judge(draft: Draft, item: str, fields: Fields) -> None:
             say("retired_pages_pending", "warning", path)
         elif name in ("HW Slowdown", "HW Thermal Slowdown", "HW Power Brake Slowdown", "SW Thermal Slowdown") and low == "active":
             say("throttle_" + name.lower().replace(" ", "_"), "warning", path)
-        elif path.startswith("Fabric/") and low in ("unhealthy", "degraded", "limited capacity", "failure"):
+        elif path.startswith("Fabric/") and (low in UNWELL or (name == "Route Unhealthy" and low == "true")):
             say("fabric_unhealthy", "critical", path)
         elif path == "Fabric/State" and low in ("in progress", "not started"):
             say("fabric_not_ready", "warning", path)
+    if "Product Name" in fields and not any(path.startswith(MEASURED) for path in fields):
+        draft.unread(f"GPU {item}: nothing but its name and settings")
     judge_numbers(draft, item, fields)
 
 

@@ -13,6 +13,7 @@ HEAD = re.compile(
 BODY = re.compile(
     r"^\|\s*(?P<temp>-?\d+C|N/?A|ERR!?)\s+(?P<draw>\S+)\s*/\s*(?P<cap>\S+)[^|]*\|\s*(?P<memory>[^|]*?)\s*\|\s*(?P<state>[^|]*?)\s*\|?\s*$"
 )
+BAD = re.compile(r"\bnot\b|unavail|\berr|fault|lost|fail|abnormal", re.IGNORECASE)
 FURNITURE = re.compile(
     r"^\s*$|^[|+=\-\s]+$|GPU\s+NAME|Pwr:Usage/Cap|mx-smi|MX-SMI|System Management Interface|Usage\(MiB\)|Process|PID"
     r"|no process found|Attached GPUs|Timestamp|End of Log|Version|^\|\s*\d+\s+\d+\s+\S+",
@@ -37,10 +38,10 @@ def read(draft: Draft, text: str) -> None:
             gpu |= {"temperature_c": number(match["temp"]), "power_w": number(match["draw"]), "memory": match["memory"], "state": state}
             if state.lower() in ("", "n/a", "unknown"):
                 draft.unread(f"GPU {gpu['id']}: no state", line)
-            elif not line.endswith("|") and "available".startswith(state.lower()) and len(state) < 9:
-                draft.unread(f"GPU {gpu['id']}: its state is cut off", line)
-            elif state.lower() != "available":
+            elif BAD.search(state):
                 draft.finding("mx_gpu_not_available", "critical", str(gpu["id"]), line)
+            elif state.lower() != "available":
+                draft.unread(f"GPU {gpu['id']}: state not understood", line)
             gpu = None
         elif not FURNITURE.search(line):
             draft.unread("line not understood", line)

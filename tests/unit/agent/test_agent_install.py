@@ -66,4 +66,4 @@ def test_a_checkpoint_engine_is_installed_once_and_never_in_the_way(tmp_path: Pa
 def test_what_an_isolated_agent_starts_is_isolated_too() -> None:
     code = f"import sys; sys.path[:0] = {sys.path!r}; from aegis_agent import own; print(own.python())"
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == str([sys.executable, "-I"]) and own.python() == [sys.executable]
+    assert done.stdout.strip() == str([sys.executable, "-I"]) and own.python() == [sys.executable, "-P"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,14 @@ def test_a_writable_folder_passes_and_nothing_is_left_in_it(tmp_path: Path) -> N
     answer = run_program("io", tmp_path, {"AEGIS_CHECKS_MOUNTS": str(data)})
     assert answer["pass"], answer
     assert list(data.iterdir()) == [] and answer["values"][f"seconds {data}"] > 0
+
+
+def test_modules_of_the_training_s_folder_are_never_ours(tmp_path: Path) -> None:
+    for name in ("json", "select", "types"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(9)")
+    code = "import sys, subprocess; from aegis_agent import own; sys.exit(subprocess.run([*own.python(), '-m', 'aegis_agent.checks.io']).returncode)"
+    done = subprocess.run([sys.executable, "-P", "-c", code], input="", cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and '"pass"' in done.stdout, done
 
 
 def test_a_mount_that_is_not_there_or_not_mounted_fails_and_is_named(tmp_path: Path) -> None:

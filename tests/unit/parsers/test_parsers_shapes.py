@@ -223,6 +223,33 @@ def test_what_is_cut_or_damaged_or_no_output_at_all_is_not_well() -> None:
     assert parse("ibstat", "CA: 'mlx5_0'\n" + port).health == "healthy"
 
 
+def test_a_listing_is_judged_by_what_it_measures_and_not_by_what_processes_are_called() -> None:
+    text = "Attached GPUs : 1\nGPU 00000000:19:00.0\n    Product Name : NVIDIA H100\n    PCI\n        Bus : 0x19\n"
+    assert parse("nvidia-smi-q", text).health == "unknown", "cut off"
+    text += "    Temperature\n        GPU Current Temp : 30 C\n    Processes\n        Process ID : 7\n            Name : python GPU is lost\n"
+    assert (parse("nvidia-smi-q", text).health, codes("nvidia-smi-q", text)) == ("healthy", [])
+    text += "    Fabric\n        State : Completed\n        Health\n            Route Unhealthy : True\n"
+    assert codes("nvidia-smi-q", text) == ["fabric_unhealthy"]
+
+
+def test_a_word_or_a_number_that_nobody_knows_is_unknown_and_no_finding() -> None:
+    gpu = "| 0           MetaX C550             | 0000:0f:00.0        | 0%                   |\n"
+    state = gpu + "| 29C         53W / 450W             | 858/65536 MiB       | {}            |\n"
+    for word, health in (("Available", "healthy"), ("可用", "unknown"), ("Unavailable", "unhealthy")):
+        assert parse("mx-smi", state.format(word)).health == health
+    assert parse("superbench", '{"nccl-bw/busbw:0": NaN}').health == "unknown"
+    card = "3b:00.0 3D controller: NVIDIA Corporation GH100 (rev a1)\n\tCapabilities: <access denied>\n"
+    assert parse("lspci", card).health == "unknown" and parse("lspci", card.replace("3D", "USB")).health == "healthy"
+
+
+def test_the_long_form_of_ibdev2netdev_tells_the_state_of_the_port() -> None:
+    line = "0000:18:00.0 mlx5_0 (MT4129 - MCX75310AAS-NEAT) ConnectX-7 (NDR) fw 28.39.1002 port 1 ({}) ==> {} (Down)\n"
+    assert parse("ibdev2netdev", line.format("ACTIVE", "ibp24s0")).health == "healthy"
+    assert codes("ibdev2netdev", line.format("DOWN  ", "ibp24s0")) == ["ib_port_down"]
+    assert codes("ibdev2netdev", line.format("DOWN  ", "ens3f0")) == ["eth_port_down"], "an Ethernet port may be unused"
+    assert {item["id"] for item in parse("ibdev2netdev", line.format("ACTIVE", "ibp24s0")).items} == {"mlx5_0/1"}
+
+
 def test_what_the_driver_advises_is_what_it_said_last() -> None:
     line = "[ 9.0] NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)\n"
     back = "[ 99.0] NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)\n"
