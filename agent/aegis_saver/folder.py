@@ -1,7 +1,7 @@
 """A folder of incremental checkpoints on disk. Standard library only.
 
     step-000000120.json            manifest of a complete checkpoint: which part holds which key, and every file with its size
-    parts/fault-<job>-i2-120/      what changed since the checkpoint before: a folder of torch.distributed.checkpoint
+    parts/fault-<job>-i2-120/      what changed since the checkpoint before: a folder of torch.distributed.checkpoint (-i2.1-120: saved again)
     owner.json                     which incarnation of which job writes here: an older one is refused
 
 A checkpoint is its manifest, written last and at once: a save that was killed has none, and its part is removed when a later one is complete.

@@ -98,7 +98,9 @@ class Saver:
             changed = set().union(*everyone)
         for key in changed & state.keys():
             self._copies[key] = _copy(state[key])
-        part = f"{self.run}-{step}"
+        part, again = f"{self.run}-{step}", 1
+        while part in self._keys.values():  # this step was saved before: that part is needed, and never written into
+            part, again = f"{self.run}.{again}-{step}", again + 1
         keys = {**self._keys, **dict.fromkeys(changed, part)}
         self.step, self.written = step, sum(_bytes(state[key]) for key in changed & state.keys())
         if changed:

@@ -95,3 +95,24 @@ def test_a_save_that_failed_raises_holds_nobody_up_and_is_made_good_by_the_next(
     net.weight.data.zero_()
     assert module.Saver(tmp_path, model=net, optimizer=torch.optim.SGD(net.parameters(), lr=0.1)).start() == 3
     assert torch.all(net.weight == 7.0), "what the failed save was to write is in the next one"
+
+
+@pytest.mark.torch
+def test_a_step_that_is_saved_again_loses_nothing_of_what_was_saved_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setenv("AEGIS_CONTROL_SOCKET", "")
+    from aegis_saver import Saver
+
+    net = torch.nn.Linear(4, 4)
+    first = Saver(tmp_path, model=net, optimizer=torch.optim.SGD(net.parameters(), lr=0.5))
+    for rate in (0.5, 0.25, 0.125):  # a schedule goes on after the last step was saved
+        first.optimizer.param_groups[0]["lr"] = rate
+        first.save(10)
+        first.wait()
+    weights = net.weight.detach().clone()
+    net.weight.data.zero_()
+    again = Saver(tmp_path, model=net, optimizer=torch.optim.SGD(net.parameters(), lr=0.0))
+    assert again.start() == 10 and torch.equal(net.weight, weights)
+    assert again.optimizer.param_groups[0]["lr"] == 0.125
+    kept = {path.name for path in (tmp_path / "parts").iterdir()}
+    assert len(kept) == 3 and len(prune(tmp_path)) == 1, "what no manifest names any more goes"
