@@ -38,7 +38,8 @@ def main(argv: Sequence[str]) -> int:
     made = parser()
     given = made.parse_args(argv)
     if not given.socket:
-        made.error("no socket: AEGIS_CONTROL_SOCKET is not set (this is not a process of a worker)")
+        where = "--socket STATE/control.sock, under a node daemon STATE/slots/N/control.sock"
+        made.error(f"no socket: AEGIS_CONTROL_SOCKET is not set (this is not a process of a worker); {where}")
     request: dict[str, object] = {"verb": given.verb}
     timeout = ANSWER
     if given.verb in NUMBERS:

@@ -12,7 +12,7 @@ from typing import Any
 
 from aegis_proto.times import rfc3339
 
-MILLISECONDS = frozenset({"createdAt", "phaseSince", "since", "swept", "timeStamp", "ts", "until"})
+MILLISECONDS = frozenset({"checkpointAt", "createdAt", "phaseSince", "since", "swept", "timeStamp", "TimeStamp", "ts", "until"})
 """Fields of the answers that hold ms since 1970; 0 says that there is no such time."""
 
 

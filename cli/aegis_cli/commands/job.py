@@ -69,6 +69,10 @@ def header(detail: api.JobDetail, lang: str = "en", found: Sequence[Verdict] = (
     first = f"Job {job.job}   {job.phase} for {age(time.time() - since)}   incarnation {job.incarnation}"
     if job.step >= 0:
         first += f"   step {job.step:,}"
+    if job.checkpointAt:
+        first += f"   checkpoint {age(time.time() - job.checkpointAt / 1000)} ago"
+    if job.ettr >= 0:
+        first += f"   ETTR {job.ettr:.2f}"
     if job.mode == "plain":
         first += "   plain: without Aegis"
     if job.suspended:

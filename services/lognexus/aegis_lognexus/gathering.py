@@ -42,6 +42,8 @@ PER_LOG = 400
 """Findings of one rank that are weighed: the first ones."""
 CHECK = re.compile(r"(w\d+) failed ([\w-]{1,64}): (.*)", re.S)
 """How the master's note of a failed check reads."""
+NO_ENDS = ("check", "mark", "advice", "anomaly", "podReady")
+"""Events about a worker that say nothing of its end."""
 BEFORE = 15 * 60_000
 """Milliseconds before a failure in which what a daemon noticed belongs to it."""
 ANOMALIES: dict[str, tuple[Cause, bool]] = {"gpuSilent": ("gpu_hw", True), "memoryGrowth": ("host_oom", False)}
@@ -149,6 +151,11 @@ def first(found: Sequence[Line]) -> tuple[Line, ...]:
     return tuple(sorted([*strong, *symptoms], key=lambda line: line.n))
 
 
+def starts(each: JobEvent, failure: JobEvent) -> bool:
+    """Is it the start of the run that failed?"""
+    return each.type == "phase" and each.phase == "RunCommand" and each.incarnation == failure.incarnation and each.seqNum <= failure.seqNum
+
+
 def gather(
     event: JobEvent,
     events: Sequence[JobEvent],
@@ -158,8 +165,12 @@ def gather(
     behind: bool = False,
     flight: Report | None = None,
 ) -> Failure:
-    """All evidence about one counted failure. `events`: of the job, in order. `behind`: lines are still on their way."""
-    mine = [each for each in events if each.incarnation == event.incarnation]
+    """All evidence about one counted failure. `events`: of the job, in order. `behind`: lines are still on their way.
+
+    What failed before the run began (of the first run: its bootcheck) was gone when it did, and is no evidence about its end.
+    """
+    began = next((i for i, each in enumerate(events) if starts(each, event)), -1)
+    mine = [each for each in events[began + 1 :] if each.incarnation == event.incarnation]
     checks = [
         Check(found[1], each.node, CheckResult(found[2], False, found[3][:300]))
         for each in mine
@@ -168,7 +179,7 @@ def gather(
     losses = [
         Loss(each.pod, each.node, each.cause, each.message, platform=each.cause == "nodeLost")
         for each in mine
-        if each.pod and each.cause and each.type != "check"
+        if each.pod and each.cause and each.type not in NO_ENDS
     ]
     missing: list[str] = []
     workers: tuple[Worker, ...] = ()
@@ -177,7 +188,10 @@ def gather(
         missing.append("the job's state is gone: which rank was where is not known")
     else:
         each_node = local_ranks((each.pod, each.rank) for each in lines)
-        nodes = {loss.pod: loss.node for loss in losses if loss.node}
+        nodes = {each.pod: each.node for each in events[: began + 1] if each.type == "podReady" and each.node}
+        for loss in losses:  # the first names where it was in the run, a later one may be about its successor
+            if loss.node:
+                nodes.setdefault(loss.pod, loss.node)
         workers = tuple(
             Worker(f"w{i}", nodes.get(f"w{i}") or node, tuple(range(i * each_node, (i + 1) * each_node))) for i, node in enumerate(there.nodes)
         )

@@ -43,8 +43,8 @@ FLIGHT_CAUSES: dict[str, Cause] = {
     "host_hang_gil": "software",
 }
 """What a flight record proves about the why; the others (not_joined, rank_died, gpu_hang, stuck_inside) only name who."""
-ENDS = {"signal": 0.5, "killed": 0.5, "error": 0.35}
-"""How a process ends that no peer took along (`phases.LostReason`), and how sure it is that the failure began with it."""
+ENDS = {"signal": 0.5, "killed": 0.5, "error": 0.35, "slow": 0.35}
+"""How a process ends that no peer took along (`phases.LostReason`, or its mark was paid), and how sure it is that the failure began with it."""
 SUSPECTED = 0.3
 """Confidence of a suspicion, at most."""
 CONFIDENCE = {"high": 0.8, "medium": 0.6, "low": 0.3, "none": 0.0}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 
 import msgspec
 import pytest
 from aegis_cli import outcome, screen, times, why
+from aegis_cli.commands import job
 from aegis_cli.output import Output
 from aegis_proto.messages import Verdict
 from cli_data import BEGAN, detail, event, with_error_node
@@ -34,9 +36,12 @@ def test_live_screen_lines_and_why_say_the_same_time(kolkata: None) -> None:
 
 
 def test_programs_read_rfc_3339_in_utc(kolkata: None, capsys: pytest.CaptureFixture[str]) -> None:
-    Output("json").document("Job", with_error_node(detail()))
+    shown = with_error_node(detail())
+    shown = msgspec.structs.replace(shown, summary=msgspec.structs.replace(shown.summary, checkpointAt=shown.summary.createdAt, ettr=0.941))
+    Output("json").document("Job", shown)
+    assert re.search(r"   checkpoint \S+ ago   ETTR 0\.94\n", job.header(shown)) and "ETTR" not in job.header(detail())
     found = json.loads(capsys.readouterr().out)
-    assert found["summary"]["createdAt"] == "2026-11-29T20:26:40.000Z"
+    assert found["summary"]["createdAt"] == found["summary"]["checkpointAt"] == "2026-11-29T20:26:40.000Z"
     assert found["summary"]["phaseSince"] == "2026-11-29T20:41:50.000Z"
     assert found["transitions"][0]["timeStamp"] == "2026-11-29T20:26:42.000Z"
     assert found["errorNodes"][0]["timeStamp"] == "2026-11-29T20:26:41.000Z"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 from aegis_lognexus.evidence import Log
 from aegis_lognexus.gathering import PER_LOG, gather, read_logs
 from aegis_lognexus.store import LogStore
@@ -42,6 +43,32 @@ def test_failed_checks_and_losses_of_this_incarnation_become_evidence() -> None:
     assert where == [("w0", "n0", (0, 1)), ("w1", "old-n1", (2, 3)), ("w2", "n2", (4, 5))]
     found = decide(failure)
     assert (found.cause, found.suspects, found.nodes, found.accused) == ("gpu_hw", ("w2",), ("n2",), ())
+
+
+def test_what_failed_in_the_bootcheck_is_no_evidence_about_the_run_that_came_after() -> None:
+    """w0 was placed anew before the run began; the run ends by w1, and w1 is on another node by the time of the verdict."""
+    counted = event("counted", "w1", "error", "w1: ValueError", incarnation=0, node="n1", counted=True)
+    boot = [
+        event("podReady", "w1", "podReady", incarnation=0, node="n1"),
+        event("podReady", "w0", "podReady", incarnation=0, node="bad"),
+        event("check", "w0", "check", "w0 failed io: nothing is mounted there", incarnation=0),
+        event("podLost", "w0", "preempted", "w0 lost", incarnation=0, node="bad"),
+        event("podReady", "w0", "podReady", incarnation=0, node="n0"),
+    ]
+    begun = msgspec.structs.replace(event("phase", "", "passed", incarnation=0), phase="RunCommand")
+    after = [
+        event("mark", "w0", "slow", "w0: marked slow, nothing stopped (fan)", incarnation=0),
+        counted,
+        event("check", "w1", "check", "w1 failed gpu: 7 of 8 GPUs", incarnation=0),
+        event("podReady", "w1", "podReady", incarnation=0, node="n9"),
+    ]
+    failure = gather(counted, [*boot, begun, *after], THERE, ((), False))
+    assert [check.result.CheckType for check in failure.checks] == ["gpu"]
+    assert [loss.reason for loss in failure.losses] == ["error"], "a mark may have been withdrawn"
+    assert [worker.node for worker in failure.workers] == ["n0", "n1", "n2"]
+    assert decide(failure).cause == "gpu_hw"
+    early = gather(counted, boot, THERE, ((), False))  # it never ran: the bootcheck is the evidence
+    assert [check.result.CheckType for check in early.checks] == ["io"]
 
 
 def test_what_could_not_be_read_is_named() -> None:

@@ -165,6 +165,7 @@ CLOSED = "[rank0]: RuntimeError: [/gloo/transport/tcp/pair.cc:553] Connection cl
         ("signal", "w1 died of a signal: rank 3: killed by SIGKILL, counted", "step 4", ("w1/r3",)),
         ("signal", "w1 died of a signal: rank 3: killed by SIGSEGV, counted", "step 4", ("w1/r3",)),
         ("killed", "w1 was killed: killed by signal 9, counted", "step 4", ("w1",)),
+        ("slow", "w1 was slow: paid at checkpoint, counted", "step 4", ("w1",)),
         ("error", "w1 reported an error: rank 3: exit 3, counted", "step 4", ("w1/r3",)),
         ("signal", "w1 died of a signal: rank 3: killed by SIGABRT, counted", TIMEOUT, ("w0/r0",)),
         ("collateral", "w1 failed because a peer did: rank 3: Connection closed by peer, counted", CLOSED, ("w0/r0",)),
