@@ -209,6 +209,9 @@ def read_ibportstate(draft: Draft, text: str) -> None:
         port = draft.item(id, "port", state=fields.get("LinkState"), phys_state=fields.get("PhysLinkState"), lid=lid(fields.get("Lid")))
         port |= {"width": fields.get("LinkWidthActive") if up else None, "speed": fields.get("LinkSpeedActive") if up else None}
         judge_port(draft, port, f"{id}: {fields.get('LinkState')}, {fields.get('PhysLinkState')}")
+        if up and fields.get("LinkWidthActive") in ("1X", "2X") and "4X" in fields.get("LinkWidthEnabled", ""):
+            # Lanes are lost. Not told: 4X where 12X may be (what the cable has), and speeds (the slower of both ends).
+            draft.finding("ib_link_degraded", "warning", id, f"{id}: width {fields['LinkWidthActive']} of {fields['LinkWidthEnabled']}")
 
 
 def looks_rdma_link(text: str) -> bool:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import aegis_parsers
+import pytest
 from aegis_parsers import PARSERS, parse
 from aegis_parsers.causes.classify import load_rules
 from aegis_parsers.codes import CODES
@@ -326,3 +327,20 @@ def test_who_reads_one_tool_loads_its_parser_alone_and_every_row_has_one() -> No
         draft = Draft(tool)
         parser.read(draft, "")
         assert not parser.looks(""), tool
+
+
+@pytest.mark.parametrize(
+    ("state", "active", "enabled", "found"),
+    [
+        ("Active", "1X", "1X or 4X", ["ib_link_degraded"]),
+        ("Active", "2X", "1X or 4X or 2X", ["ib_link_degraded"]),
+        ("Active", "4X", "1X or 4X or 12X", []),
+        ("Active", "1X", "1X", []),
+        ("Down", "1X", "1X or 4X", ["ib_port_down"]),
+    ],
+)
+def test_an_active_port_that_has_lost_lanes_is_named(state: str, active: str, enabled: str, found: list[str]) -> None:
+    phys = "LinkUp" if state == "Active" else "Polling"
+    width = f"LinkWidthEnabled:....{enabled}\nLinkWidthActive:...{active}\n"
+    text = f"# Port info: Lid 3 port 1\nLinkState:......{state}\nPhysLinkState:.....{phys}\n{width}"
+    assert [finding.code for finding in parse("ibportstate", text).findings] == found
