@@ -8,6 +8,7 @@ EXPECTED_PORTS  8x400 or mlx5_0/1=400,...      so many active RDMA ports of this
 EXCLUDE_PORTS   mlx5_9,mlx5_1*                 devices that are never opened
 KERNEL_LOG      /dev/kmsg                      or a file
 PYTHON          the user's interpreter         (default: python3 of the PATH)
+LIMITS          /etc/aegis/limits.toml         thresholds over those of limits.toml
 ROOT            /                              where proc and sys lie
 """
 
@@ -16,6 +17,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from aegis_agent.checks.limits import problem
 
 PREFIX = "AEGIS_CHECKS_"
 
@@ -82,6 +85,8 @@ def from_environment(environ: Mapping[str, str]) -> Settings:
             ports = {name: float(gbps or 0) for name, _, gbps in (part.strip().partition("=") for part in word.split(","))}
         else:
             wrong("EXPECTED_PORTS", "8x400, or device/port=400 separated by commas")
+    if (word := text("LIMITS")) and (why := problem(word)):
+        wrong("LIMITS", f"a file over limits.toml ({why})")
     return Settings(
         tuple(mounts),
         gpus,

@@ -89,6 +89,7 @@ def plan(start: Start) -> str:
     else:
         where = f"this machine, {nodes} virtual nodes, stack in {start.base}"
     passed = sorted(job.env)
+    quiet = f"{job.hangSilence:g} s" if job.hangSilence else "five usual pauses (at least 60 s)"
     return "\n".join(
         [
             f"job         {job.name} in namespace {job.namespace}",
@@ -100,6 +101,8 @@ def plan(start: Start) -> str:
             f"budget      {job.maxRetry} faults; the next one ends the job",
             f"restarts    {'warm: an interpreter waits with the packages imported' if job.warm else 'cold'}",
             f"deadlines   placed within {job.placingTimeout:g} s; a check round {job.roundTimeout:g} s; stop grace {job.stopGrace:g} s",
+            f"hang        marked after {quiet} without progress, stopped after {job.hangTimeout:g} s; "
+            f"the first step within {job.firstStepTimeout:g} s",
             f"checkpoint  {job.checkpointDir or 'not named: a restart begins where the training itself resumes, else at step 0 (W201)'}",
         ]
     )

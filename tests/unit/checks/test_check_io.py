@@ -145,6 +145,17 @@ def test_a_process_in_uninterruptible_sleep_is_stuck_only_if_it_never_runs(tmp_p
     assert io.stuck(str(tmp_path), pause=0.0) == {11: "python", 14: "训练进程\N{REPLACEMENT CHARACTER}"}, "a name is bytes, cut anywhere"
 
 
+def test_a_site_has_thresholds_of_its_own_and_a_file_with_a_mistake_is_not_used(tmp_path: Path) -> None:
+    file = tmp_path / "limits.toml"
+    env = {"AEGIS_CHECKS_MOUNTS": str(tmp_path), "AEGIS_CHECKS_LIMITS": str(file)}
+    file.write_text('[io.free_bytes]\nvalue = 1e30\nseverity = "warning"\n')
+    answer = run_program("io", tmp_path, env)
+    assert (answer["pass"], answer["code"]) == (True, "disk_full"), answer
+    file.write_text("[io.free_byte]\nvalue = 1e30\n")
+    answer = run_program("io", tmp_path, env)
+    assert (answer["pass"], answer["code"]) == (True, "settings") and "io.free_byte: no limit of that name" in answer["result"], answer
+
+
 def test_a_mount_that_is_only_read_may_be_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An image of a data set has no free block and no free inode."""
     full = os.statvfs_result((4096, 4096, 1000, 0, 0, 1000, 0, 0, os.ST_RDONLY, 255))

@@ -99,7 +99,14 @@ def test_a_command_line_is_taken_as_it_is_with_and_without_dashes(words: tuple[s
 def test_dry_run_prints_placement_environment_budget_and_deadlines() -> None:
     code, out, _ = aegis("run", "--dry-run", "-N", "3", "--max-retry", "5", "--", "python", "train.py")
     assert code == 0
-    for text in ("placement   3 workers", "3 virtual nodes", "environment", "budget      5 faults", "deadlines   placed within 1800 s"):
+    for text in (
+        "placement   3 workers",
+        "3 virtual nodes",
+        "environment",
+        "budget      5 faults",
+        "deadlines   placed within 1800 s",
+        "stopped after 600 s",
+    ):
         assert text in out
 
 
