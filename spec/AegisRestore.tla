@@ -53,7 +53,8 @@ M: while TRUE do
        send(self, [hd[self] EXCEPT !.owner = self, !.term = @ + 1]);
      or     \* a report is read and stepped
        await at[self] = "own" /\ Up(self) /\ decisions < MaxDecisions;
-       decisions := decisions + 1; news[self] := life; at[self] := "decided";
+       decisions := decisions + 1; at[self] := "decided";
+       either news[self] := life; or skip; end either;   \* it may have lain here since before the connection
      or     \* and stored: any decision differs from any other
        await at[self] = "decided" /\ Up(self) /\ over[self] = link[self];
        send(self, [hd[self] EXCEPT !.by = @ \cup {<<self, Cardinality(@), life>>}]);
@@ -69,7 +70,7 @@ M: while TRUE do
        await at[self] = "sent" /\ answer[self] = "refused"; at[self] := "reload"; waits[self] := None; answer[self] := "none";
      or     \* the connection ended before the answer: the head says what became of it
        await at[self] = "sent" /\ answer[self] = "none" /\ over[self] # life /\ Up(self);
-       if head.seq > hd[self].seq /\ Like(head, waits[self].head) then hd[self] := head; over[self] := link[self]; told[self] := era; at[self] := "own";
+       if head.seq > hd[self].seq /\ Like(head, waits[self].head) then hd[self] := head; at[self] := "own";   \* not compared with the era yet
        elsif head.seq = hd[self].seq then at[self] := IF waits[self].head.owner = hd[self].owner THEN "decided" ELSE "claim";
        else at[self] := "reload"; end if;
        waits[self] := None;
@@ -103,6 +104,7 @@ E: while TRUE do
      or     \* the servers are stopped, the copy is put in place, they start again: what was on the way is gone, and so is every connection
        await life <= MaxRestores;
        life := life + 1; wire := {}; head := copy.head; era := copy.era;
+       with lost \in SUBSET Masters do answer := [m \in Masters |-> IF m \in lost THEN "none" ELSE answer[m]]; end with;
      or     \* somebody says so: an era that there never was
        await eras < life; eras := life; era := life;
      end either;
@@ -171,8 +173,10 @@ Master(self) == /\ \/ /\ ~Up(self)
                       /\ UNCHANGED <<decisions, takeovers, link, hd, over, news, told>>
                    \/ /\ at[self] = "own" /\ Up(self) /\ decisions < MaxDecisions
                       /\ decisions' = decisions + 1
-                      /\ news' = [news EXCEPT ![self] = life]
                       /\ at' = [at EXCEPT ![self] = "decided"]
+                      /\ \/ /\ news' = [news EXCEPT ![self] = life]
+                         \/ /\ TRUE
+                            /\ news' = news
                       /\ UNCHANGED <<wire, takeovers, link, hd, over, waits, answer, told>>
                    \/ /\ at[self] = "decided" /\ Up(self) /\ over[self] = link[self]
                       /\ wire' = (wire \cup {Commit(self, ([hd[self] EXCEPT !.by = @ \cup {<<self, Cardinality(@), life>>}]))})
@@ -202,15 +206,13 @@ Master(self) == /\ \/ /\ ~Up(self)
                    \/ /\ at[self] = "sent" /\ answer[self] = "none" /\ over[self] # life /\ Up(self)
                       /\ IF head.seq > hd[self].seq /\ Like(head, waits[self].head)
                             THEN /\ hd' = [hd EXCEPT ![self] = head]
-                                 /\ over' = [over EXCEPT ![self] = link[self]]
-                                 /\ told' = [told EXCEPT ![self] = era]
                                  /\ at' = [at EXCEPT ![self] = "own"]
                             ELSE /\ IF head.seq = hd[self].seq
                                        THEN /\ at' = [at EXCEPT ![self] = IF waits[self].head.owner = hd[self].owner THEN "decided" ELSE "claim"]
                                        ELSE /\ at' = [at EXCEPT ![self] = "reload"]
-                                 /\ UNCHANGED << hd, over, told >>
+                                 /\ hd' = hd
                       /\ waits' = [waits EXCEPT ![self] = None]
-                      /\ UNCHANGED <<wire, decisions, takeovers, link, news, answer>>
+                      /\ UNCHANGED <<wire, decisions, takeovers, link, over, news, answer, told>>
                    \/ /\ at[self] = "reload" /\ Up(self)
                       /\ at' = [at EXCEPT ![self] = IF head.owner = self /\ head.term = hd[self].term THEN "own" ELSE "idle"]
                       /\ hd' = [hd EXCEPT ![self] = head]
@@ -239,19 +241,21 @@ Store == /\ \E c \in wire:
                          hd, over, news, waits, told >>
 
 Env == /\ \/ /\ copy' = [head |-> head, era |-> era]
-             /\ UNCHANGED <<head, era, life, eras, wire>>
+             /\ UNCHANGED <<head, era, life, eras, wire, answer>>
           \/ /\ life <= MaxRestores
              /\ life' = life + 1
              /\ wire' = {}
              /\ head' = copy.head
              /\ era' = copy.era
+             /\ \E lost \in SUBSET Masters:
+                  answer' = [m \in Masters |-> IF m \in lost THEN "none" ELSE answer[m]]
              /\ UNCHANGED <<copy, eras>>
           \/ /\ eras < life
              /\ eras' = life
              /\ era' = life
-             /\ UNCHANGED <<head, copy, life, wire>>
+             /\ UNCHANGED <<head, copy, life, wire, answer>>
        /\ UNCHANGED << decisions, takeovers, link, at, hd, over, news, waits, 
-                       answer, told, astray, old >>
+                       told, astray, old >>
 
 Next == Store \/ Env
            \/ (\E self \in Masters: Master(self))
