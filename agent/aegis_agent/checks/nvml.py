@@ -107,6 +107,8 @@ def ask(pynvml: Any, question: Callable[[], Any]) -> Any:
         return Failure(error_name(pynvml, error), str(error))
     except pynvml.NVMLLibraryMismatchError as error:  # a driver older than the bindings lacks this function
         return Failure("NVML_ERROR_FUNCTION_NOT_FOUND", str(error))
+    except (ValueError, MemoryError) as error:  # a name that is no text, more entries than there can be
+        return Failure("not understood", str(error) or type(error).__name__)
 
 
 def read_board(pynvml: Any, index: int) -> Board:

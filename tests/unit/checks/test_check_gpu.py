@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aegis_agent.checks.nvml import Failure, ask
 from aegis_agent.deep.compare import compare
 from aegis_agent.monitors import gpus
 from aegis_agent.monitors.gpus import Nvml
@@ -190,3 +191,13 @@ async def test_a_driver_that_holds_its_caller_holds_the_monitors_process_alone(
         for process in started:
             process.kill()
             process.wait()
+
+
+def test_an_answer_of_the_library_that_cannot_be_read_is_unknown_and_no_crash() -> None:
+    pynvml = pytest.importorskip("pynvml", reason="SKIPPED: nvidia-ml-py is not installed")
+
+    def too_many() -> None:
+        raise MemoryError
+
+    for question in (b"\xff".decode, too_many):
+        assert isinstance(ask(pynvml, question), Failure)
