@@ -47,7 +47,7 @@ class Aegis:
             found = self.json("job", "show", job)
             if test(found):
                 return found
-            assert time.monotonic() < deadline, found["summary"]
+            assert time.monotonic() < deadline, f"{found['summary']}\n{self('job', 'why', job)[1]}"
 
 
 def started(aegis: Aegis, process: subprocess.Popen[str], word: str = "ready") -> None:

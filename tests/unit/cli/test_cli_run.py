@@ -111,16 +111,17 @@ def test_on_a_terminal_there_is_a_live_screen_and_never_the_alternate_one(aegis:
 def test_with_ci_set_a_terminal_gets_lines(aegis: Aegis) -> None:
     controller, terminal = pty.openpty()
     aegis.environ |= {"TERM": "xterm", "CI": "1", "NO_COLOR": "1"}
-    process = aegis.start("run", "sh", "-c", "echo from-the-worker", stdin=terminal, stdout=terminal, stderr=subprocess.DEVNULL)
+    with open(aegis.folder / "said", "wb") as said:
+        process = aegis.start("run", "sh", "-c", "echo from-the-worker", stdin=terminal, stdout=terminal, stderr=said)
     os.close(terminal)
-    assert process.wait(WAIT) == 0
+    assert process.wait(WAIT) == 0, (aegis.folder / "said").read_text()
     assert os.read(controller, 65536) == b"[w0/r0 i0] from-the-worker\r\n"
     os.close(controller)
 
 
 def test_json_of_a_run_is_one_report_on_stdout(aegis: Aegis) -> None:
-    code, out, _ = aegis("run", "-o", "json", "sh", "-c", "echo noise")
-    assert code == 0
+    code, out, err = aegis("run", "-o", "json", "sh", "-c", "echo noise")
+    assert code == 0, out + err
     assert json.loads(out)["kind"] == "RunReport"
 
 
