@@ -18,7 +18,7 @@ from aegis_agent import ports
 from aegis_agent.checks import meeting, running
 from aegis_agent.checks.interpreter import Interpreter, of_command
 from aegis_agent.checks.meeting import Meeting
-from aegis_agent.collective import environment, hub
+from aegis_agent.collective import environment, hub, member
 from aegis_agent.handover import WorkerTask
 from aegis_agent.reaper import Reaper
 from aegis_agent.warm import Standby, python_command
@@ -109,6 +109,31 @@ def test_different_versions_are_named_with_who_has_them() -> None:
     )
     assert environment.odd_ones(differs) == {2: ["torch 2.1"], 3: ["NCCL_ALGO Ring"]}
     assert environment.versions({0: one, 1: one}) == {} and environment.sentence({}) == ""
+
+
+@pytest.mark.parametrize(
+    ("node", "module", "said", "offers"),
+    [
+        ("", "", {"cuda": "12.8"}, ("cpu", "gloo")),
+        ("/dev/nvidiactl", "", {"cuda": "12.8"}, ("cuda", "nccl")),
+        ("/dev/nvidiactl", "", {}, ("cpu", "gloo")),  # torch for processors, on a machine with GPUs
+        ("/dev/kfd", "", {"hip": "6.4"}, ("cuda", "nccl")),
+        ("/dev/davinci_manager", "torch_npu", {}, ("npu", "hccl")),
+        ("/dev/davinci_manager", "", {}, ("cpu", "gloo")),
+        ("/dev/mtgpu.0", "torch_musa", {}, ("musa", "mccl")),
+        ("/dev/cambricon_ctl", "torch_mlu", {}, ("mlu", "cncl")),
+    ],
+)
+def test_the_backend_is_that_of_the_devices_and_of_the_torch_that_are_there(
+    monkeypatch: pytest.MonkeyPatch, node: str, module: str, said: dict[str, str], offers: tuple[str, str]
+) -> None:
+    monkeypatch.setattr(os.path, "exists", lambda path: path == node)
+    monkeypatch.setattr(environment, "found", lambda name: module if name == module else "")
+    assert environment.backend_here(said) == offers
+
+
+def test_the_interface_of_a_way_is_found_by_its_address() -> None:
+    assert (member.interface_of("127.0.0.1"), member.interface_of("192.0.2.1")) == ("lo", "")
 
 
 def test_a_pairing_is_judged_by_the_median_of_the_others_size_by_size() -> None:
