@@ -8,7 +8,6 @@ import pty
 import re
 import select
 import signal
-import subprocess
 import time
 from pathlib import Path
 
