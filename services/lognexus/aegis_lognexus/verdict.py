@@ -189,9 +189,9 @@ def _missing(failure: Failure) -> tuple[str, ...]:
     if mute := [worker.pod for worker in failure.workers if worker.pod not in heard]:
         out.append(f"no line of {_list(mute)}")
     if checked and (unchecked := [worker.pod for worker in failure.workers if worker.pod not in checked]):
-        out.append(f"no check of {_list(unchecked)}")
+        out.append(f"no failed check of {_list(unchecked)}")
     if not checked and not failure.hang:
-        out.append("no checks were run")
+        out.append("no failed check")
     if failure.hang and not failure.stacks:
         out.append("no stacks")
     if failure.flight is None:

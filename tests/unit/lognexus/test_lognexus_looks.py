@@ -110,7 +110,7 @@ def test_a_mark_has_a_verdict_of_its_own_that_says_nothing_is_stopped_and_accuse
     assert (found.id, found.state, found.suspects, found.accused) == ("j-abc123-2-hang", "hang", ("w2/r5",), ())
     assert found.sentence.startswith("No progress, nothing is stopped yet") and "尚未停止" in found.sentenceZh
     assert any("[ras]" in line for line in found.evidence) and any("[stacks]" in line for line in found.evidence)
-    assert "stacks of 4 workers" in found.read and "no checks were run" not in found.missing
+    assert "stacks of 4 workers" in found.read and "no failed check" not in found.missing
 
 
 def blob(kind: BlobKind, pod: str, data: bytes, ident: str, incarnation: int = 0) -> list[tuple[str, BlobPiece, int]]:

@@ -152,7 +152,7 @@ def test_the_one_rank_that_says_nothing_is_looked_at_first() -> None:
 def test_without_evidence_the_cause_is_unknown_and_it_says_what_was_missing() -> None:
     found = decide(failure(not_asked=("the logs of w3 could not be read",)))
     assert (found.cause, found.suspects, found.confidence) == ("unknown", (), 0.0)
-    assert found.missing == ("the logs of w3 could not be read", "no line of w0, w1, w2, w3", "no checks were run", "no flight records")
+    assert found.missing == ("the logs of w3 could not be read", "no line of w0, w1, w2, w3", "no failed check", "no flight records")
     assert found.sentence.startswith("Cause unknown")
 
 
