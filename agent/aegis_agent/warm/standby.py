@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from aegis_agent.env import FLIGHT_DUMP, FLIGHT_PIPE, RANK_NAMES, TORCHELASTIC_NAMES
-from aegis_agent.procs import VARIABLE
+from aegis_agent.procs import VARIABLE, live
 from aegis_agent.reaper import Child, Reaper
 from aegis_agent.warm.command import PythonCommand, python_command
 
@@ -49,6 +49,14 @@ MOST_TAINTED = 8
 """Packages that may prove unfit to be preloaded, each known by a standby started anew; then it is given up."""
 EARLY = 30.0
 """A preloaded run that fails within so many seconds may have failed for being preloaded: the standby is given up."""
+
+
+MOST_SAID = 1 << 20
+"""Bytes of one message of an interpreter."""
+
+
+class Nonsense(OSError):
+    """The interpreter says what is no message of a standby."""
 
 
 class Unusable(Exception):
@@ -181,20 +189,36 @@ class Standby:
             self.give_up("the interpreter ended")
             return
         self._data += more
-        while (message := self._next()) is not None:
-            self._take(message)
+        try:
+            while (message := self._next()) is not None:
+                self._take(message)
+        except Nonsense as error:
+            self.give_up(str(error))
 
     def _next(self) -> dict[str, Any] | None:
         if len(self._data) < 4:
             return None
         size = struct.unpack("!I", self._data[:4])[0]
+        if size > MOST_SAID:
+            raise Nonsense("its words are none of a standby")
         if len(self._data) < 4 + size:
             return None
-        message: dict[str, Any] = json.loads(self._data[4 : 4 + size])
+        try:
+            message = json.loads(self._data[4 : 4 + size])
+        except (ValueError, RecursionError):
+            message = None
+        if not isinstance(message, dict) or not isinstance(message.get("is"), str):
+            raise Nonsense("its words are none of a standby")
         self._data = self._data[4 + size :]
         return message
 
     def _take(self, message: dict[str, Any]) -> None:
+        try:
+            self._learn(message)
+        except (KeyError, TypeError, ValueError):
+            raise Nonsense("its words are none of a standby") from None
+
+    def _learn(self, message: dict[str, Any]) -> None:
         what = message["is"]
         if what == "up":
             self._idle = self._up = True
@@ -303,6 +327,8 @@ class Standby:
                 self._read_more(until)
                 while (message := self._next()) is not None:
                     self._take(message)
+        except Nonsense as error:
+            self.give_up(str(error))
         except OSError:
             return
 
@@ -322,14 +348,18 @@ class Standby:
         while True:
             while (message := self._next()) is not None:
                 if message["is"] == "forked":
+                    pid = message.get("pid")
+                    found = live(pid) if isinstance(pid, int) else None
+                    if found is None or found.parent != os.getpid():
+                        raise Nonsense("what it forked is no child of this agent")
                     self._idle = True
-                    return int(message["pid"])
+                    return found.pid
                 if message["is"] == "refused":  # packages or the script have changed: begin anew, with what is there now
                     self._end()
                     self._start()
-                    raise Unusable(str(message["why"]))
+                    raise Unusable(str(message.get("why")))
                 if message["is"] == "failed":
-                    raise OSError(message["why"])
+                    raise OSError(str(message.get("why")))
                 self._take(message)
             self._read_more(until)
 

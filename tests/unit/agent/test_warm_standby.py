@@ -269,6 +269,23 @@ async def test_a_standby_that_does_not_answer_costs_two_seconds_once(lab: Lab, t
     assert (await lab.finish(child))[1] == "trained\n" and standby.given_up
 
 
+def framed(*messages: str) -> str:
+    """As printf writes it."""
+    return "".join(f"\\0\\0\\0\\{len(message):o}{message}" for message in messages)
+
+
+@pytest.mark.parametrize("words", [framed("junk"), framed("[]"), "\\377" * 8, framed('{"is":"up"}', '{"is":"forked","pid":1}')])
+async def test_an_interpreter_that_talks_nonsense_is_given_up_and_the_cold_path_works(lab: Lab, tmp_path: Path, words: str) -> None:
+    (tmp_path / "train.py").write_text("print('trained')\n")
+    python = tmp_path / "python3"
+    python.write_text(f'#!/bin/bash\nif [ -n "$AEGIS_WARM_FD" ]; then printf \'{words}\' >&$AEGIS_WARM_FD; sleep 60; fi\nexec {PYTHON} "$@"\n')
+    python.chmod(0o755)
+    standby = lab.open([str(python), "train.py"])
+    child, warm = lab.fork([str(python), "train.py"])
+    assert not warm and (await lab.finish(child))[:2] == (0, "trained\n")
+    assert standby.given_up and len(standby._data) < module.MOST_SAID
+
+
 @pytest.mark.parametrize(
     ("argv", "plain"),
     [
