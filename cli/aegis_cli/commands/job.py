@@ -96,6 +96,11 @@ def header(detail: api.JobDetail, lang: str = "en", found: Sequence[Verdict] = (
     return "\n".join(lines)
 
 
+def judged(detail: api.JobDetail) -> bool:
+    """May there be a verdict: a failure was counted, or a run is marked as hung?"""
+    return bool(detail.summary.recoverCount) or any(worker.mark for worker in detail.workers)
+
+
 def register(app: typer.Typer) -> None:
     """Add the group, and `logs` as a short form."""
     group = typer.Typer(help="Jobs: submit, watch, explain, act.", no_args_is_help=True)
@@ -205,7 +210,7 @@ def _reading(group: typer.Typer) -> None:
                             continue
                         last[detail.summary.job] = detail.seq
                         rows = list(detail.workers)
-                        told = await client.verdicts(detail.summary.job) if detail.summary.recoverCount else ()
+                        told = await client.verdicts(detail.summary.job) if judged(detail) else ()
                         while detail.moreWorkers and workers and isinstance(client, Client):
                             more = await client.query("job", api.JobRequest(job=detail.summary.job, firstWorker=len(rows)), api.JobDetail)
                             rows += more.workers

@@ -9,10 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 from aegis_cli import why
+from aegis_cli.commands import job
 from aegis_cli.output import Column, table
 from aegis_cli.stack.output import LogLine, WorkerOutput, in_time_order, parse, stored
 from aegis_proto.api_nodes import JobPending, NodeRefusal
-from cli_data import detail, event
+from cli_data import detail, event, with_workers
 
 
 def slot(base: Path, node: str, job: str, pod: str, stage: str = "running") -> Path:
@@ -108,6 +109,12 @@ def test_the_last_lines_are_the_last_of_all_workers_in_the_order_of_time(tmp_pat
 
 
 # --- why -------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_verdict_about_a_mark_is_asked_for_before_anything_was_counted() -> None:
+    fine = detail(recoverCount=0)
+    marked = with_workers(fine, msgspec.structs.replace(fine.workers[0], mark="hang"))
+    assert (job.judged(fine), job.judged(marked), job.judged(detail(recoverCount=1))) == (False, True, True)
 
 
 def test_why_tells_the_events_in_order_with_who_and_evidence() -> None:
