@@ -347,8 +347,10 @@ async def test_an_object_that_can_be_no_job_is_told_why(lab: Lab) -> None:
 
 
 async def test_a_nodes_risk_is_its_label_while_it_has_one(lab: Lab) -> None:
+    node = (await lab.api.list(NODE_OBJECTS))["items"][0]["metadata"]["name"]  # one that has not left the cluster
+
     async def label() -> str:
-        found = await lab.api.get(NODE_OBJECTS, "", "gpu-4")
+        found = await lab.api.get(NODE_OBJECTS, "", node)
         return str(found["metadata"].get("labels", {}).get(LABEL_RISK, "none"))
 
     async def shows(wish: str) -> bool:
@@ -356,7 +358,7 @@ async def test_a_nodes_risk_is_its_label_while_it_has_one(lab: Lab) -> None:
 
     assert lab.stack.admin is not None
     for risk, wish in ((0.61, "60"), (0.0, "none")):
-        await lab.stack.admin.publish(subjects.node_risk("gpu-4"), encode(Risk("gpu-4", risk)))
+        await lab.stack.admin.publish(subjects.node_risk(node), encode(Risk(node, risk)))
         await until(lambda wish=wish: shows(wish), 60, lambda: lab.controller.log.read_text()[-2000:])
 
 
