@@ -69,7 +69,10 @@ async def one_story(h: House, name: str, folder: Path) -> tuple[tuple[list[str],
     job = await h.submit(COMMAND, name=name, workers=2, maxRetry=3, cwd=str(folder), placingTimeout=120.0, roundTimeout=60.0)
 
     async def runs(incarnation: int) -> None:
-        await until(lambda: len({p.name.split("-")[1] for p in folder.glob(f"run-w*-{incarnation}-*")}) == 2, 60, f"{name}: run {incarnation}")
+        def told() -> str:
+            return "\n".join([f"{name}: run {incarnation}", *(f"{child.name}: {child.log.read_text()[-1500:]}" for child in h.children.values())])
+
+        await until(lambda: len({p.name.split("-")[1] for p in folder.glob(f"run-w*-{incarnation}-*")}) == 2, 60, told)
 
     await runs(0)
     (folder / "raise-w1-0").touch()

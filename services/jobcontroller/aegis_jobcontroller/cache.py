@@ -29,6 +29,8 @@ from aegis_jobcontroller.world import SILENT, Holding, Job, Node, Placed, World
 log = logging.getLogger(__name__)
 
 REREAD = 30.0
+ANSWER = 10.0
+"""Seconds for each answer of a stream that is read whole; then it is asked for anew. Nothing is placed until all were read once."""
 SETTLE = 15.0
 """Seconds after a restored store was first seen in which nothing new is begun: its nodes have yet to come back (up to 5 s between two tries of
 theirs) and to say what runs, of which this store may know nothing."""
@@ -181,7 +183,7 @@ class Cache:
         """The same of one store. A gap (or a younger stream) means: all again."""
         while True:
             try:
-                found = await self._bus.get_many(stream, FILTERS[stream], timeout=60.0)
+                found = await self._bus.get_many(stream, FILTERS[stream], timeout=ANSWER)
             except BusError as error:
                 log.warning("%s cannot be read yet: %s", stream, error)
                 await asyncio.sleep(1.0)
@@ -316,7 +318,7 @@ class Cache:
             before, generation = {name: seq for name, (_, seq) in self._heads.items()}, self._bus.generation
             try:
                 era = await self._bus.get("CTL", subjects.ERA)
-                found = await self._bus.get_many("CTL", ["aegis.job.*.state"], timeout=30.0)
+                found = await self._bus.get_many("CTL", ["aegis.job.*.state"], timeout=ANSWER)
             except BusError as error:
                 log.warning("heads cannot be read yet: %s", error)
                 await asyncio.sleep(1.0)
