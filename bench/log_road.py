@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import sys
 import tempfile
@@ -142,7 +143,7 @@ async def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 async def sent_and_kept(args: argparse.Namespace, folder: Path, server: NatsServer, buses: list[Bus]) -> dict[str, Any]:
     process = await lognexus(server.url, folder)
-    per = max(1, round(args.rate * EVERY / args.workers))
+    per = math.ceil(args.rate * EVERY / args.workers)  # never less than was asked for
     workers = [Worker(buses[k % len(buses)], f"w{k}", per) for k in range(args.workers)]
     began = time.monotonic()
     flows = [asyncio.create_task(worker.run(began + args.seconds)) for worker in workers]
